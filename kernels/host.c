@@ -26,8 +26,8 @@
 
 static const uint64_t UNLIMITED = UINT64_MAX;
 
-// The number that follows `key` at the beginning of a line of DIR/NAME. UNLIMITED where there is none: no such file or
-// line, "max", -1, or anything else that is no number.
+// Returns the number that follows `key` at the beginning of a line of DIR/NAME. UNLIMITED: there is none, as no such
+// file or line, "max", -1, or anything else that is no number.
 static uint64_t number_in(const char* dir, const char* name, const char* key) {
     char path[PATH_MAX], line[256];
     uint64_t number = UNLIMITED;
@@ -44,7 +44,7 @@ static uint64_t number_in(const char* dir, const char* name, const char* key) {
     return number;
 }
 
-// What is counted rather than limited: 0 where it is not known.
+// Returns a number that is counted rather than limited; 0: it is not known.
 static uint64_t count_in(const char* dir, const char* name, const char* key) {
     uint64_t number = number_in(dir, name, key);
     return number == UNLIMITED ? 0 : number;
@@ -62,7 +62,7 @@ static int lists(const char* controllers, const char* wanted) {
     return 0;
 }
 
-// The group of this path below a mount, and all that it lies in.
+// Looks at the group of this path below a mount, and at all that it lies in.
 static void look_up_from(const char* root, const char* mount, const char* path, int version, Look look,
                          uint64_t* least) {
     char group[PATH_MAX];
@@ -79,7 +79,8 @@ static void look_up_from(const char* root, const char* mount, const char* path, 
     }
 }
 
-// Lines of /proc/PID/cgroup are NUMBER:CONTROLLERS:PATH; version 2 is the one without controllers.
+// Returns the least over the groups of a process. Lines of /proc/PID/cgroup are NUMBER:CONTROLLERS:PATH; version 2 is
+// the one without controllers.
 static uint64_t least_of_groups(const char* root, pid_t process, const char* controller, Look look) {
     char path[PATH_MAX], name[32] = "self", *line = NULL;
     uint64_t least = UNLIMITED;
@@ -142,7 +143,7 @@ static uint64_t free_memory(const char* root) {
     return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / 2;
 }
 
-// Bytes of this process: 0 all addresses, 1 those in memory, 5 those for data. 0 where they are not known.
+// Returns the bytes of this process: field 0 all addresses, 1 those in memory, 5 those for data. 0: not known.
 static uint64_t own_bytes(int field) {
     long long pages = 0;
     FILE* file = fopen("/proc/self/statm", "r");
@@ -258,10 +259,10 @@ static void look_at_signals(void) {
     for (int i = 0; i < COUNT(ends); i++) was_ignored[i] = !sigaction(ends[i], NULL, &now) && now.sa_handler == SIG_IGN;
 }
 
-// What stands in this section runs before the constructors of libraries.
+// This section runs before the constructors of libraries.
 __attribute__((section(".preinit_array"), used)) static void (*const before_libraries)(void) = look_at_signals;
 
-// As a constructor of the program it runs behind those of libraries.
+// This is a constructor of the program, so it runs after those of libraries.
 __attribute__((constructor)) void host_keep_ignored(void) {
     for (int i = 0; i < COUNT(ends); i++)
         if (was_ignored[i]) signal(ends[i], SIG_IGN);

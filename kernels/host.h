@@ -1,8 +1,8 @@
-// host.h - what this process may take of its machine: the least of what the machine has, what the limits of its
-// container (control groups, version 1 and 2) leave, and what its own limits (ulimit) leave. And its signals, and a
-// deadline for calls that may not return.
+// host.h - tells what this process may take of its machine: the least of what the machine has, what the limits of its
+// container (control groups, version 1 and 2) leave, and what its own limits (ulimit) leave. It also keeps signals,
+// and sets a deadline for calls that may not return.
 //
-// root: "", or a directory in which a test has laid out /proc and /sys. What cannot be read is no limit.
+// root: "", or a directory in which a test has laid out /proc and /sys. A file that cannot be read sets no limit.
 #pragma once
 #include <pthread.h>
 #include <stddef.h>
@@ -10,27 +10,26 @@
 
 typedef struct HostMemory {
     size_t bytes;
-    const char* whose;  // what has no more than that, in words
+    const char* whose;  // the limit that allows no more, in words
 } HostMemory;
 
-// Memory that may still be taken. What the machine or the container has is for this many processes.
+// Returns the memory that may still be taken. `processes` share what the machine or the container has.
 HostMemory host_memory(const char* root, int processes);
-// Bytes of this process that are in memory now.
+// Returns the bytes of this process that are in memory now.
 size_t host_resident(void);
 
-// Cores that a process (0: this one) may use: its affinity mask, or the CPU quota of its container, rounded up. >= 1.
+// Returns the cores that a process (0: this one) may use: its affinity mask, or its container's CPU quota; at least 1.
 int host_cores(const char* root, pid_t process);
 
-// Of all threads of this process so far.
+// Returns the seconds that all threads of this process have had on cores.
 double host_processor_seconds(void);
-// Of this thread: seconds on a core, and seconds in which it could have run and had none, 0 where the system does not
-// say.
+// The turns of this thread: seconds on a core, and seconds in which it could have run but had none (0: not known).
 typedef struct HostTurns {
     double ran, waited;
 } HostTurns;
 HostTurns host_turns(void);
 
-// Threads that only wait, until they are given back: they show how many the system allows.
+// Threads that only wait until they are given back, to show how many the system allows.
 typedef struct HostThreads {
     int n;  // as many as could be had
     pthread_t* threads;
@@ -38,17 +37,17 @@ typedef struct HostThreads {
 } HostThreads;
 void host_take_threads(HostThreads* held, int wanted);
 void host_give_back_threads(HostThreads* held);
-// A thread beside the main one, which alone gets signals: one must wake it from what it waits for. Whether it runs.
+// Begins a thread without signals: the main one gets them all, since they must wake it. Returns whether it runs.
 int host_begin_thread(pthread_t* thread, void* (*run)(void*), void* argument);
 
-// The stack of this process at most, bytes.
+// Returns the most bytes that the stack of this process may have.
 size_t host_stack(void);
 
-// Of SIGHUP, SIGINT, SIGTERM and SIGUSR1, those that were ignored when this process began are ignored again: a library
-// may take one when it is loaded (UCX: SIGHUP). It is so when main begins; to be called where others have been loaded.
+// Ignores those of SIGHUP, SIGINT, SIGTERM and SIGUSR1 again that were ignored when this process began: a library may
+// take one when it is loaded (UCX: SIGHUP). It runs before main; call it again after loading others.
 void host_keep_ignored(void);
 
-// An end for a call that never returns where a rank is missing: MPI's start and end, and the calls of NCCL.
+// A deadline ends the process if a call does not return, because a rank is missing: MPI's start and end, NCCL's calls.
 //
 //   deadline_begin(timeout_seconds, "rank %d of %d: MPI_Init", rank, size);
 //   MPI_Init(NULL, NULL);
@@ -60,5 +59,5 @@ void host_keep_ignored(void);
 __attribute__((format(printf, 2, 3))) void deadline_begin(double seconds, const char* format, ...);
 void deadline_end(void);
 
-// How many of so many descriptors can be had at once.
+// Returns how many of `wanted` descriptors can be had at once.
 int host_descriptors(int wanted);

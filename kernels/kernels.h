@@ -19,9 +19,9 @@
 
 typedef struct Stream_* Stream;  // an ordered queue of work; NULL is the backend's default (the CPU has no other)
 
-typedef enum AttentionKernels { ATTENTION_AUTO, ATTENTION_OWN, ATTENTION_CUDNN } AttentionKernels;  // whose, on CUDA
+typedef enum AttentionKernels { ATTENTION_AUTO, ATTENTION_OWN, ATTENTION_CUDNN } AttentionKernels;  // on CUDA
 
-// What a backend must be ready for: the largest dimensions any later call will have, and choices for all calls.
+// The limits that a backend must be ready for: the largest dimensions of any later call, and choices for all calls.
 typedef struct KernelLimits {
     int N;       // tokens of a row
     int spread;  // attention may get N * spread tokens of NKV / spread key/value heads, rounded up; 1 without groups
@@ -66,14 +66,14 @@ typedef struct Attention {
     // ld_dq), dk and dv (stride ld_dkv), which are fp32 and `+=`.
     int partial;
     int ld_dq, ld_dkv;
-    // Rows behind the last one of q, k and v, where these are parts of one matrix, that the forward pass may overwrite
-    // and read. It has no others: what lies behind the last token, whatever it is, changes no result.
+    // Number of rows after the last one of q, k and v, if these are parts of one matrix, that the forward pass may
+    // overwrite and read. It touches no others, and whatever lies after the last token changes no result.
     int tail;
-    uint64_t row;  // calls with one number, other than 0, find the same values behind cu_q, cu_k and causal_offset
+    uint64_t row;  // calls with one number, other than 0, find the same values at cu_q, cu_k and causal_offset
 } Attention;
 
-// Where the queries and keys of a row stand, and how they are turned (RoPE, Su et al. 2021, in halves): of each head
-// vector, (x[j], x[j + HS/2]) becomes (x[j] c - x[j + HS/2] s, x[j + HS/2] c + x[j] s) for j < HS / 2, with c, s the
+// The positions of a row's queries and keys, and their turning (RoPE, Su et al. 2021, in halves): in each head vector
+// (x[j], x[j + HS/2]) becomes (x[j] c - x[j + HS/2] s, x[j + HS/2] c + x[j] s) for j < HS / 2, with c, s the
 // table's entry for the token's position and j. Before that, with weights, each is normed over its HS elements: QK-norm
 // (Dehghani et al. 2023), by RMSNorm as in norm_forward.
 typedef struct Rotary {
@@ -84,8 +84,8 @@ typedef struct Rotary {
     float eps;
 } Rotary;
 
-// Where elements of a part stand in its whole tensor: element i behind `first` and i others, and behind `gap` more for
-// each row of the part, of `cols` columns, that ends before it; element 0 stands in column `col`. gap 0: whole rows.
+// The place of a part in its whole tensor: element i stands at first + i, plus `gap` for each row of the part, of
+// `cols` columns, that ends before it; element 0 stands in column `col`. gap 0: whole rows.
 typedef struct Place {
     size_t first, col, cols, gap;
 } Place;
@@ -97,7 +97,7 @@ static inline size_t place_of(const Place* p, size_t i) {
 // AdamW on one tensor (Loshchilov & Hutter 2019), with bias correction by the 1-based step t:
 //   g' = *grad_scale * g;  m = b1 m + (1-b1) g';  v = b2 v + (1-b2) g'^2
 //   master -= lr * (m / (1-b1^t) / (sqrt(v / (1-b2^t)) + eps) + weight_decay * master)
-// Where *grad_scale is not finite nothing is changed.
+// If *grad_scale is not finite, nothing changes.
 typedef struct AdamW {
     void* param;        // (n) `=`, dt: master rounded; with fp32 it may be master itself
     float* master;      // (n) `+=`
@@ -108,7 +108,7 @@ typedef struct AdamW {
     float lr, beta1, beta2, eps, weight_decay;
     const float* grad_scale;  // (1) on the device: see clip_scale
     int t;                    // 1 for the first step
-    // How bf16 weights are rounded. 0: to nearest. Else stochastically (Gupta et al. 2015): an element is the upper
+    // Chooses the rounding of bf16 weights. 0: to nearest. Else stochastic (Gupta et al. 2015): an element is the upper
     // half of (bits of its master) + (hash64(rounding ^ its place) & 0xffff), so that its expected value is the master,
     // and its bits are the same however ranks divide the tensor.
     uint64_t rounding;
@@ -116,14 +116,14 @@ typedef struct AdamW {
     int freeze;
 } AdamW;
 
-// A token to draw of a row of logits: its random number, and what came of it.
+// A token to draw from a row of logits: its random number, and the result.
 typedef struct Draw {
     double u;       // uniform in [0, 1): the caller's, so that the same draw can be made again anywhere
     float logprob;  // =
     int token;      // =
 } Draw;
 
-// How tokens are drawn: see Kernels.sample.
+// The way in which tokens are drawn: see Kernels.sample.
 typedef struct Sampling {
     int V, ids;          // columns of the softmax; only the first `ids` of them stand for text and are drawn
     double temperature;  // divides logits; 0: the likeliest id is drawn
@@ -131,26 +131,26 @@ typedef struct Sampling {
 } Sampling;
 
 typedef struct Kernels {
-    const char* name;  // what people read: "cpu avx512", ...
+    const char* name;  // for people: "cpu avx512", ...
 
     int prefers_bf16;    // matmuls of bf16 run much faster than those of fp32: --dtype auto means bf16
     int on_host;         // memory of alloc is ordinary host memory
     int full_matmul;     // edge of the square matmul that fills the device: what kernels_peak measures
     int virtual_time;    // clock and events are of a virtual time, which ops and collectives advance: virtual/virtual.h
-    int no_results;      // besides, no op computes anything: memory holds what was uploaded, and else no results
-    int attention_tail;  // rows: an Attention with so many in `tail` may run faster; 0: none does
+    int no_results;      // then, too, no op computes anything: memory holds only what was uploaded
+    int attention_tail;  // rows: an Attention with these in `tail` may run faster; 0: none does
     size_t libraries, comm_libraries;  // bytes of device memory that its libraries, and the transport's, take at most
     const struct RankOps* ranks;  // ops that only many ranks use (kernels/rank_ops.h); NULL: this table runs on one
 
     // ---- the device and its memory
 
     size_t (*memory_available)(void);                       // bytes that could be allocated now
-    size_t (*workspace_bytes)(const KernelLimits* limits);  // that `open` will take for scratch
+    size_t (*workspace_bytes)(const KernelLimits* limits);  // scratch that `open` will take
     // Gets the device ready. 0, or -1 with a message. One open at a time a backend; reopen after close.
     int (*open)(const KernelLimits* limits, Err err);
     void (*close)(void);
-    const char* (*choices)(void);  // that open made, as a line for people; empty when there were none
-    // Device memory, zeroed, 64-byte aligned, or NULL. Freed with free_memory (NULL is fine); outlives close.
+    const char* (*choices)(void);  // the choices that open made, as a line for people; empty: none
+    // Returns zeroed device memory, 64-byte aligned, or NULL. free_memory frees it (NULL is fine); it outlives close.
     void* (*alloc)(size_t bytes);
     void (*free_memory)(void* p);
     void* (*alloc_host)(size_t bytes);  // host memory, zeroed, from which uploads are asynchronous; or NULL
@@ -175,7 +175,7 @@ typedef struct Kernels {
     // ---- norms over the last axis, of x (N,C)
     //   LayerNorm (Ba et al. 2016):        out = (x - mean) * rstd * weight + bias,  rstd = 1 / sqrt(variance + eps)
     //   RMSNorm (Zhang & Sennrich 2019):   out = x * rstd * weight,                  rstd = 1 / sqrt(mean(x^2) + eps)
-    // RMSNorm where `mean` is NULL; there is no bias then: `bias` and `dbias` are NULL too.
+    // A `mean` of NULL asks for RMSNorm, which has no bias: `bias` and `dbias` are NULL too.
 
     // The residual stream and the norm that follows it in one pass: sum = a + b, rounded to dt; out = norm(sum).
     // With b NULL: out = norm(a), and sum is not written (may be NULL).
@@ -221,10 +221,10 @@ typedef struct Kernels {
     //   P = exp(scale q k^T - lse),  dS = P * (dout v^T - D) with D[i] = sum of dout[i] * out[i],
     //   dq = scale dS k,  dk = scale dS^T q,  dv = P^T dout
 
-    // out (Nq,NH,HS; stride ldo) =, lse (NH,Nq) fp32 = with Nq = cu_q[n_docs]. Behind the last tokens lie any bits.
+    // out (Nq,NH,HS; stride ldo) =, lse (NH,Nq) fp32 = with Nq = cu_q[n_docs]. Any bits may lie after the last tokens.
     void (*attention_forward)(void* out, float* lse, const Attention* a, DType dt, Stream s);
     // dq, dk, dv = with the strides and shapes of q, k, v; dout and out with ldo; lse from the forward pass. dk and dv
-    // of a key/value head are sums over its query heads, in ascending order. Behind the last tokens lie any bits.
+    // of a key/value head are sums over its query heads, in ascending order. Any bits may lie after the last tokens.
     void (*attention_backward)(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                                const Attention* a, DType dt, Stream s);
 
@@ -272,9 +272,9 @@ typedef struct Kernels {
     // ---- time
 
     double (*clock)(void);  // seconds; with KernelLimits.oversubscribed on the CPU processor time of this thread
-    // Event i < MOST_EVENTS: the moment when s has done all that it was given so far. Overwrites event i.
+    // Records event i < MOST_EVENTS: the moment when s has done all that it was given so far. Overwrites event i.
     void (*record_event)(int i, Stream s);
-    // seconds (n) = of the events 0 .. n - 1, from any common origin. Waits for them.
+    // seconds (n) = times of the events 0 .. n - 1, from any common origin. Waits for them.
     void (*read_events)(double* seconds, int n);
 } Kernels;
 

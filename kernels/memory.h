@@ -1,10 +1,10 @@
-// memory.h - what a run takes of memory as a table, made before any of it is taken: names, sizes, one allocation each.
+// memory.h - the memory of a run as a table, made before any of it is taken: names, sizes, one allocation each.
 #pragma once
 #include <stdlib.h>
 
 #include "kernels/kernels.h"
 
-// AS_NEEDED: in the host's memory, when steps need it. BY_LIBRARIES: on the device, by themselves.
+// AS_NEEDED: steps take it in the host's memory. BY_LIBRARIES: libraries take it on the device by themselves.
 typedef enum Where { ON_DEVICE, BY_LIBRARIES, ON_HOST, ON_HOST_PINNED, AS_NEEDED } Where;
 
 typedef struct MemoryEntry {
@@ -14,15 +14,15 @@ typedef struct MemoryEntry {
     void* memory;
 } MemoryEntry;
 
-// What is in the host's memory counts only where that is the device's.
+// Entries in the host's memory count only if that is the device's.
 typedef struct MemoryPlan {
     MemoryEntry entries[32];
     int n, on_host;
-    size_t total;  // of those that count
+    size_t total;  // bytes of those that count
 } MemoryPlan;
 
 static inline int memory_counts(const MemoryPlan* plan, Where where) { return plan->on_host || where <= BY_LIBRARIES; }
-// An entry at place i, 0 <= i <= n; without bytes there is none.
+// Inserts an entry at place i, 0 <= i <= n, unless it has no bytes.
 static inline void memory_insert(MemoryPlan* plan, int i, const char* name, size_t bytes, Where where) {
     MemoryEntry entry = {name, bytes, where, NULL};
     if (bytes == 0) return;
@@ -46,7 +46,7 @@ static inline void* memory_of(const MemoryPlan* plan, const char* name) {  // NU
     return i < plan->n ? plan->entries[i].memory : NULL;
 }
 
-// What nobody else takes; "kernel scratch" is taken by Kernels.open. Ends the program where there is none.
+// Takes the memory that nobody else takes (Kernels.open takes "kernel scratch"). Ends the program if there is none.
 static inline void memory_take(MemoryPlan* plan, const Kernels* k) {
     for (MemoryEntry* x = plan->entries; x < plan->entries + plan->n; x++) {
         if (x->where == AS_NEEDED || x->where == BY_LIBRARIES || !strcmp(x->name, "kernel scratch")) continue;

@@ -1,4 +1,4 @@
-// open.c - the one place that knows which backends and transports this build has; what speeds are compared with.
+// open.c - the one place that knows which backends and transports this build has; it also measures peaks.
 //
 // HAVE_CUDA: the CUDA sources, compiled by nvcc. HAVE_EMU: instead of them the same sources for the emulator. HAVE_MPI:
 // comm_mpi.c.
@@ -77,9 +77,9 @@ int comm_open(Comm** world, const Kernels* k, const RankIdentity* id, double tim
     return comm_open_host(world, id, timeout_seconds, err);
 }
 
-// ---- what speeds are compared with: registers, or a square matmul
+// ---- the peak that speeds are compared with: of registers, or of a square matmul
 
-// Random values: a GPU multiplies zeros faster than it could anything else, because they take less power.
+// Fills x with random values: a GPU multiplies zeros faster than anything else, because they take less power.
 static void fill_randomly(const Kernels* k, void* x, size_t bytes, DType dt) {
     enum { N = 1 << 14 };
     static char values[N * sizeof(float)];
@@ -92,7 +92,7 @@ static void fill_randomly(const Kernels* k, void* x, size_t bytes, DType dt) {
     for (size_t at = 0; at < bytes; at += block) k->upload((char*)x + at, values, MIN(block, bytes - at), NULL);
 }
 
-// Best seconds of a few runs of one square matmul: at least three, and about a tenth of a second. -1 without memory.
+// Returns the best seconds of at least three runs of a square matmul, and about a tenth of a second; -1: no memory.
 static double best_time(const Kernels* k, int side, DType dt) {
     size_t bytes = (size_t)side * side * dtype_bytes(dt);
     void *out = k->alloc(bytes), *x = k->alloc(bytes), *weight = k->alloc(bytes);
@@ -117,7 +117,7 @@ static double best_time(const Kernels* k, int side, DType dt) {
     return best;
 }
 
-// In a small part of the memory that is free: as much of a container's as it has would end the program.
+// Returns whether it fits a small part of the free memory: taking all that a container has would end the program.
 static int fits(const Kernels* k, int side, DType dt) {
     return 3 * (size_t)side * side * dtype_bytes(dt) <= k->memory_available() / 8;
 }
@@ -140,8 +140,8 @@ double kernels_peak(const Kernels* k, DType dt, int threads, double cores, Err e
     double registers = kernels_peak_again(k, dt, cores);
     if (registers > 0) return k->close(), registers;
     double seconds = best_time(k, side, dt);
-    // Twice the side is eight times the work: a slow device, such as the plain reference, stops before it takes long.
-    // And four times the memory, for which ranks that share it ask at once.
+    // Twice the side is eight times the work, so a slow device, such as the plain reference, stops before it takes
+    // long. It is also four times the memory, for which ranks that share it ask at once.
     while (seconds > 0 && side < full && 8 * seconds < most_seconds && fits(k, 2 * side, dt))
         seconds = best_time(k, side *= 2, dt);
     k->close();

@@ -1,11 +1,11 @@
 // rank_ops.h - the table of ops that one rank with plain text does without: parts of attention and of a loss, labels
-// that do not count alike, conversions, moves of rows, heads and columns. Kernels.ranks; the contract and the letters
-// are those of kernels.h.
+// that do not count alike, conversions, moves of rows, heads and columns. Kernels.ranks points to it; the contract and
+// the letters are those of kernels.h.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/token_loss.h"
 
-// What scatter_columns writes where nothing was computed.
+// The values that scatter_columns writes where nothing was computed.
 typedef enum ColumnFill {
     FILL_ZERO,
     FILL_MEAN,  // the mean of what was computed in the same row
@@ -13,8 +13,8 @@ typedef enum ColumnFill {
 } ColumnFill;
 
 typedef struct RankOps {
-    // Two parts of an attention over disjoint keys into one. With M = max(lse, part_lse), a = exp(lse - M),
-    // b = exp(part_lse - M):  out = (a out + b part) / (a + b),  lse = M + log(a + b). Where both are -infinity nothing
+    // Merges two parts of an attention over disjoint keys. With M = max(lse, part_lse), a = exp(lse - M),
+    // b = exp(part_lse - M):  out = (a out + b part) / (a + b),  lse = M + log(a + b). If both are -infinity nothing
     // changes. No difference of the two overflows. out (N,NH,HS) fp32 and lse (NH,N) fp32 updated; part (N,NH,HS) fp32,
     // part_lse (NH,N) fp32.
     void (*attention_merge)(float* out, float* lse, const float* part, const float* part_lse, int N, int NH, int HS,
@@ -28,20 +28,20 @@ typedef struct RankOps {
     // out[i] = x[rows[i]] for i < n: rows of C elements, ldo and ldx elements apart; zeros where rows[i] is negative.
     // out (n,C; ldo) =, x (any,C; ldx), rows (n) int32 or NULL for rows[i] = i.
     void (*gather_rows)(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s);
-    // From tokens to heads, for ranks that each compute some heads: x (N rows) has M matrices (3: queries, keys and
+    // Cuts tokens into heads, for ranks that each compute some heads: x (N rows) has M matrices (3: queries, keys and
     // values) of NH heads in each row, one after another; heads of the first matrix have HS0 elements, those of the
     // others HS. out = for each slice i < d one after another (N rows) of M matrices of the heads of i, those from
     // border[i] to border[i + 1]. border (d + 1) on the host, from 0 to NH, never falling; may be freed on return.
     // Heads that share keys and values must stay together: for them NH is NKV here, and HS0 = NH / NKV * HS.
     void (*split_heads)(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
                         Stream s);
-    // And back: out (N rows, M matrices, NH heads) = from the out of split_heads.
+    // Joins them again: out (N rows, M matrices, NH heads) = from the out of split_heads.
     void (*join_heads)(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
                        Stream s);
     // out (N,n) = columns of x (N,any; ldx): out[i][j] = x[i][columns[j]]. columns (n) int32, any order.
     void (*gather_columns)(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s);
-    // And back: out (N,K)[i][c] = x[i][source[c]] where source[c] >= 0, elsewhere as `fill` says. x (N,n), n >= 1;
-    // source (K) int32 below n.
+    // out (N,K)[i][c] = x[i][source[c]] where source[c] >= 0, elsewhere as `fill` says. x (N,n), n >= 1; source (K)
+    // int32 below n.
     void (*scatter_columns)(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n, DType dt,
                             Stream s);
     // out[rows[i]] = x[i] for i < n, where rows[i] is not negative; no two of them are the same.
@@ -49,17 +49,17 @@ typedef struct RankOps {
 
     // ---- loss
 
-    // Kernels.classifier where ranks hold parts of the vocabulary: the columns of logits are the ids first .. first +
-    // V, and padding up to Vp; V may be 0. First what other ranks need to know of this part: stats (N,3) fp32 = the
-    // greatest logit (-infinity for V = 0), the sum of exp(logit - greatest) (0 for V = 0), the logit of the target (0
-    // where it is not of this part, or negative).
+    // These two are Kernels.classifier for ranks that hold parts of the vocabulary: the columns of logits are the ids
+    // first .. first + V, and padding up to Vp; V may be 0. The first tells other ranks about this part: stats (N,3)
+    // fp32 = the greatest logit (-infinity for V = 0), the sum of exp(logit - greatest) (0 for V = 0), the logit of
+    // the target (0 if it is not of this part, or negative).
     void (*classifier_part)(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp,
                             DType dt, Stream s);
-    // Then, with the stats (parts,N,3) of all parts in rank order: losses (N) = and logits as `classifier` leaves them.
-    // Every part gets the same losses, bit for bit.
+    // losses (N) = and logits as `classifier` leaves them, from the stats (parts,N,3) of all parts in rank order. Every
+    // part gets the same losses, bit for bit.
     void (*classifier_join)(float* losses, void* logits, const float* stats, int parts, const int* targets, int first,
                             float scale, int write_gradient, int N, int V, int Vp, DType dt, Stream s);
-    // After `classifier` or `classifier_join`, where labels do not count alike: losses (N) = token_loss of them, and
+    // Follows `classifier` or `classifier_join` if labels do not count alike: losses (N) = token_loss of them, and
     // with write_gradient the rows of logits (N,Vp), gradients of the plain loss, times its slope. Tokens without a
     // label (targets[n] negative) stay 0. The lists of `of` are on the device.
     void (*weigh_labels)(float* losses, void* logits, const int* targets, const TokenLoss* of, int write_gradient,

@@ -12,7 +12,7 @@
 
 #include "kernels/virtual/virtual.h"
 
-// Between timer_begin and timer_read: collectives between two steps record no events.
+// Returns whether a step is measured, between timer_begin and timer_read; collectives between two record no events.
 static int is_running(const Timer* t) { return t && t->on && t->n > 0; }
 
 void timer_slow_down(Timer* t, double linear, double whole) {
@@ -21,7 +21,7 @@ void timer_slow_down(Timer* t, double linear, double whole) {
     t->drag[TIME_WAIT] = 1;
 }
 
-// No kind is slower than linears.
+// Returns whether the rank is slowed down; no kind is slower than linears.
 static int is_slow(const Timer* t) { return t->drag[TIME_LINEAR] > 1; }
 
 static void fall_behind(Timer* t, Stream s) {
@@ -35,7 +35,7 @@ static void fall_behind(Timer* t, Stream s) {
         while (t->k->clock() < until) continue;
 }
 
-// The last event is for the end of the step.
+// Records an event, but keeps the last one for the end of the step.
 static void record(Timer* t, Stream s) {
     if (t->n == MOST_EVENTS - 1) return;
     t->kind[t->n] = (unsigned char)t->now;
@@ -71,7 +71,7 @@ void timer_lag(Timer* t, Stream s) {
     t->since = t->k->clock();
 }
 
-// Without room for more, the last segment takes the seconds, so that the sum stays right.
+// Adds a segment. Without room for it the last one takes its seconds, so that the sum stays right.
 static void add_segment(Timer* t, double seconds) {
     if (t->n_segments < MOST_SEGMENTS) t->segments[t->n_segments++] = (float)seconds;
     else t->segments[MOST_SEGMENTS - 1] += (float)seconds;

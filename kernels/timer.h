@@ -1,4 +1,4 @@
-// timer.h - where the time of a step goes on this rank. The wall clock shows the same on all ranks that wait for each
+// timer.h - finds where this rank's time in a step goes. The wall clock shows the same on all ranks that wait for each
 // other; so events (Kernels.record_event) cut the time into pieces, each of a kind, and are read once, after the step.
 #pragma once
 #include "kernels/kernels.h"
@@ -21,26 +21,26 @@ typedef struct Timer {
     int n;                            // events so far
     unsigned char kind[MOST_EVENTS];  // of what follows event i
     TimeKind now;
-    double drag[N_TIMES];  // > 1: this kind takes so many times as long, on purpose
+    double drag[N_TIMES];  // > 1: factor by which this kind takes longer, on purpose
     double since;          // for drag: Kernels.clock at the last event
-    // After timer_read: computing time between two waits, in order. Ranks of a tensor-parallel group have as many; the
-    // slowest rank's, summed over segments, is what a step takes where each rank has a processor of its own.
+    // timer_read fills in the computing time between two waits, in order. Ranks of a tensor-parallel group have equally
+    // many; the slowest rank's, summed over segments, is a step's time if each rank has a processor of its own.
     int n_segments;
     float segments[MOST_SEGMENTS];  // seconds
     double seconds[MOST_EVENTS];    // scratch
 } Timer;
 
-// What follows on s is of this kind. Returns the kind before. Nothing where t is NULL or measures no step. Beyond
-// MOST_EVENTS the rest of the step is of the last kind.
+// Makes what follows on s of this kind, and returns the kind before. Does nothing if t is NULL or measures no step.
+// Beyond MOST_EVENTS the rest of the step is of the last kind.
 static inline TimeKind timer_enter(Timer* t, TimeKind kind, Stream s) {
     return t && t->enter ? t->enter(t, kind, s) : TIME_OTHER;
 }
 // Begins a step on stream s, in TIME_OTHER. Who begins none records nothing.
 void timer_begin(Timer* t, const Kernels* k, Stream s);
-// From here on linears take linear * whole times as long in steps that are measured, all else that is computed whole
-// times; 1 and 1 at first. For --straggle: no result changes.
+// Makes linears take linear * whole times as long in steps that are measured, all else that is computed `whole` times;
+// 1 and 1 at first. It serves --straggle; no result changes.
 void timer_slow_down(Timer* t, double linear, double whole);
-// Before results leave for other ranks: a slow rank falls behind first. No event is recorded.
+// Lets a slow rank fall behind before its results leave for other ranks. No event is recorded.
 void timer_lag(Timer* t, Stream s);
-// Ends the step: seconds (N_TIMES) = of each kind, and the segments. Waits for the stream.
+// Ends the step: seconds (N_TIMES) = the time of each kind; also sets the segments. Waits for the stream.
 void timer_read(Timer* t, double seconds[N_TIMES], Stream s);

@@ -30,7 +30,7 @@ typedef struct TokenLoss {
     float clip_low, clip_high, kl;                      // kl 0 not at `reference`
 } TokenLoss;
 
-// Those of the tokens from n on.
+// Returns the TokenLoss of the tokens from n on.
 ON_ALL_SIDES static inline TokenLoss token_loss_from(TokenLoss t, int n) {
     if (t.weight) t.weight += n, t.old += n, t.reference += n, t.advantage += n;
     return t;
@@ -39,7 +39,7 @@ ON_ALL_SIDES static inline TokenLoss token_loss_from(TokenLoss t, int n) {
 // token_exp is e^x with x at most 60, so that it stays finite; NaN stays NaN.
 ON_ALL_SIDES static inline float token_exp(float x) { return expf(x > 60 ? 60 : x); }
 
-// The loss of labelled token n, of which nll = -log p; *slope = its derivative by nll.
+// Returns the loss of labelled token n, of which nll = -log p; *slope = its derivative by nll.
 ON_ALL_SIDES static inline float token_loss(const TokenLoss* t, size_t n, float nll, float* slope) {
     float weight = t->weight[n], ratio = 0, above = 0, advantage = 0;
     *slope = weight;

@@ -3,12 +3,12 @@
 
 // ---- the calls of a row
 
-// A call has three documents for each of its nodes at most, and two behind the last; so many entries of cu_q and of
-// cu_k, and one more. There are as many calls as depths with nodes that have children: fewer than segments.
+// level_ints counts cu_q, and cu_k, of a call: at most three documents for each of its nodes, two after the last, and
+// one entry more. There are as many calls as depths with nodes that have children: fewer than segments.
 static size_t level_ints(int nodes) { return 3 * (size_t)nodes + 3; }
 size_t tree_ints(int n) { return (size_t)n + 1 + 2 * (3 * (size_t)n + 3 * (size_t)n) + 2 * (size_t)n; }
 
-// Documents of a call, one behind the other. Those without queries and keys are left out.
+// The documents of a call, one after the other. Those without queries and keys are left out.
 typedef struct Filling {
     int *cu_q, *cu_k, n;
 } Filling;
@@ -19,8 +19,8 @@ static void add(Filling* x, int q, int k) {
     x->cu_q[x->n] = q, x->cu_k[x->n] = k;
 }
 
-// Of each node of this depth that has children: queries up to what lies below it, which see nothing; keys before the
-// node, which nobody sees; what lies below it, with the node. ends[i]: the segment behind all that is below i.
+// Adds three documents for each node of this depth with children: queries up to those below it, which see nothing;
+// keys before the node, which nobody sees; those below it, with the node. ends[i]: the segment after all below i.
 static TreeLevel fill_level(int* ints, const int* cu, const int* depths, const int* ends, int n, int depth) {
     int nodes = 0;
     for (int i = 0; i < n; i++) nodes += depths[i] == depth && ends[i] > i + 1;
@@ -57,7 +57,7 @@ void tree_fill(Tree* tree, TreeLevel* levels, int* ints, const int* lengths, con
 // ---- attention
 
 typedef struct Scratch {
-    float *sum, *part;  // (N, NH HS); backward the gradients of q and, (N, 2 NKV HS), of k and v
+    float *sum, *part;  // (N, NH HS); backward the gradients of q, and (N, 2 NKV HS) those of k and v
     float* part_lse;    // (NH,N)
     char* rounded;      // the larger of them in dt
 } Scratch;
@@ -82,7 +82,7 @@ size_t tree_attention_scratch(int N, int NH, int NKV, int HS, DType dt) {
     return carve(&unused, NULL, N, NH, NKV, HS, dt);
 }
 
-// Call i of the row: all segments, then depth by depth.
+// Returns call i of the row: all segments, then depth by depth.
 static Attention call(const Attention* whole, const Tree* tree, int i) {
     Attention a = *whole;
     const TreeLevel* level = i > 0 ? &tree->levels[i - 1] : NULL;
@@ -133,7 +133,7 @@ void tree_attention_backward(void* dq, void* dk, void* dv, const void* dout, con
 
 // ---- generation
 
-// A call has a document for each of n runs of keys, and one without queries before it.
+// A call has two documents for each of n runs of keys: one without queries before it, and the run.
 static size_t run_ints(int n) { return 2 * (size_t)n + 1; }
 size_t answers_ints(int n) { return (size_t)n + 4 * run_ints(n); }
 

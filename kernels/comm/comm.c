@@ -23,7 +23,7 @@ static void count(Comm* c, CommPurpose purpose, const Operation* o) {
 
 enum { BLOCK = 1024 };  // elements that are added at a time
 
-// out[first .. first + n] = the sum of terms there, in order: of elements of type T, taken in type S.
+// out[first .. first + n] = the sum of terms there, in order; elements have type T, sums type S.
 #define ADD(name, T, S, widen, narrow)                                                    \
     static void name(T* out, const void** terms, int n_terms, size_t first, int n) {      \
         S sum[BLOCK];                                                                     \
@@ -127,7 +127,7 @@ static Request begin_send_receive(Comm* c, const Transfer* sends, int n_sends, c
 
 // ---- entries for host values
 
-// Where there is nothing to do a failure is told all the same.
+// An operation without bytes goes to the transport too, so that it tells a failure.
 static int run_on_host(Comm* c, const Operation* o, Err err) {
     if (o->bytes == 0) return c->transport->run_on_host(c, o, err);
     Pause pause = begin_pause(c, NULL);
@@ -136,7 +136,7 @@ static int run_on_host(Comm* c, const Operation* o, Err err) {
     return result;
 }
 
-// Counts nothing.
+// Gathers without counting bytes.
 static int gather(Comm* c, void* out, const void* in, size_t bytes, Err err) {
     Operation o = {.kind = OP_ALL_GATHER, .out = out, .in = in, .bytes = bytes};
     return run_on_host(c, &o, err);
@@ -206,12 +206,12 @@ int comm_find_nodes(Comm* c, Err err) {
 
 // ---- parts
 
-// What a rank says of the part that it wants.
+// A rank's wish for its part.
 typedef struct Wish {
     int color, key;
 } Wish;
 
-// member (all of those with this rank's color) in the order of their keys.
+// Returns this rank's part; member = all ranks of its color, in the order of their keys.
 static Part part_of(const Comm* c, const Wish* all, int* member) {
     Part p = {.color = all[c->rank].color, .member = member, .single = 1};
     for (int i = 0; i < c->size; i++) {

@@ -28,7 +28,7 @@ typedef struct Transfer {
     size_t bytes;  // 0: no message; both sides must agree
 } Transfer;
 
-// What bytes are sent for: see Comm.sent.
+// The purposes that bytes are sent for: see Comm.sent.
 typedef enum CommPurpose {
     COMM_OTHER,
     COMM_ULYSSES,     // tokens to heads and back
@@ -61,14 +61,14 @@ typedef struct CommTable {
     Request (*begin_reduce_scatter)(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s);
     // out (size * n) = the `in` (n) of all ranks in rank order; in may be out + rank * n.
     Request (*begin_all_gather)(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s);
-    // All messages at once; between two ranks they match in order. Messages to oneself are copies. Covers all-to-all
-    // with unequal counts and the steps of a ring. The lists may be freed on return. Ranks that neither send nor
-    // receive need not call it.
+    // Exchanges all messages at once; between two ranks they match in order. Messages to oneself are copies. It covers
+    // all-to-all with unequal counts and the steps of a ring. The lists may be freed on return. Ranks that neither
+    // send nor receive need not call it.
     Request (*begin_send_receive)(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
                                   Stream s);
     void (*end)(Comm* c, Request request, Stream s);
 
-    // Values in host memory, for small things (a plan's hash, speeds): have finished on return. 0, or -1 with a
+    // These exchange small values in host memory (a plan's hash, speeds) and have finished on return. 0, or -1 with a
     // message.
     int (*all_gather_host)(Comm* c, void* out, const void* in, size_t bytes, Err err);
     int (*broadcast_host)(Comm* c, void* x, size_t bytes, int root, Err err);
@@ -77,8 +77,8 @@ typedef struct CommTable {
     // a link failed, or nothing moved for timeout_seconds. After -1 the Comm is aborted: only close may follow.
     int (*wait)(Comm* c, Stream s, Err err);
 
-    // The ranks with equal color become a Comm of their own, in the order of key (then of rank). A negative color:
-    // none, *part is NULL. All ranks call it. 0, or -1 with a message.
+    // The ranks with equal color become a Comm of their own, in the order of key (then of rank). A negative color
+    // is of no Comm: *part is NULL. All ranks call it. 0, or -1 with a message.
     int (*split)(Comm* c, Comm** part, int color, int key, Err err);
     void (*close)(Comm* c);
 } CommTable;
@@ -102,17 +102,17 @@ struct Comm {
     //   send/receive                        its messages, except those to oneself
     // Host values count for COMM_HOST; barriers, opening and splitting count nothing.
     uint64_t sent[N_PURPOSES][2];
-    size_t route_least;  // messages between nodes go through proxies from so many bytes on (route.h); 0: none do
-    int nics;            // of a node; 0: each rank has one
+    size_t route_least;  // least bytes of a message between nodes that goes through proxies (route.h); 0: none does
+    int nics;            // NICs of a node; 0: each rank has one
     int at_once;         // ranks of this node that send outside at once in the calls that follow; 0: nobody says
-    Request after;       // what begins next waits for it. Where all run one after another there is nothing to do
-    // Seconds that the host waited in entries of this table: communication that no computing hid. Not known for NCCL,
-    // where the device waits: stays 0.
+    Request after;       // the next communication waits for it; transports that run them one after another ignore it
+    // Seconds that the host waited in entries of this table: communication that no computing hid. It stays 0 with
+    // NCCL, because there the device waits.
     double exposed_seconds;
     Timer* timer;  // of this rank, told when it begins and ends to wait in an entry; NULL: none
 };
 
-// The same, begun and ended.
+// These three begin a communication and end it at once.
 static inline void comm_reduce_scatter(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
     c->table->end(c, c->table->begin_reduce_scatter(c, out, in, n, dt, s), s);
 }
@@ -124,8 +124,8 @@ static inline void comm_send_receive(Comm* c, const Transfer* sends, int n_sends
     c->table->end(c, c->table->begin_send_receive(c, sends, n_sends, receives, n_receives, s), s);
 }
 
-// Who this process is among those that were started together, from the environment: torchrun's variables, mpirun's,
-// Slurm's; alone without any.
+// The place of this process among those that were started together, from the environment: torchrun's variables,
+// mpirun's or Slurm's; without any it is alone.
 typedef struct RankIdentity {
     int rank, size, local_rank;  // local_rank: among the ranks of this host
     const char* source;          // "torchrun", "mpirun", "slurm" or "alone"
@@ -133,26 +133,26 @@ typedef struct RankIdentity {
     int master_port;
 } RankIdentity;
 
-// 0, or -1 with a message when variables contradict each other (a rank beyond the size, no number).
+// Fills id. 0, or -1 with a message: variables contradict each other, or are no numbers.
 int rank_identity(RankIdentity* id, Err err);
 
-// *value = a variable of the environment, digits alone, from `least` to `most`; as it is where that is empty or not
-// set. 0, or -1 with a message.
+// Reads *value from a variable of the environment, digits alone, from `least` to `most`; one that is empty or not set
+// leaves it. 0, or -1 with a message.
 int variable_number(int* value, const char* name, int least, int most, Err err);
 
-// This process becomes that many ranks of one machine, without a launcher (forked.h). Each returns with its rank; the
-// caller does not come back: it waits for them, and ends with their status. -1 with a message where it cannot be.
+// Makes this process `ranks` ranks of one machine, without a launcher (forked.h). Each returns with its rank; the
+// caller does not come back: it waits for them, and ends with their status. -1 with a message: it cannot be.
 int comm_fork(int ranks, Err err);
-int comm_is_forked(void);  // this is one of those
+int comm_is_forked(void);  // 1: this process is such a rank
 
-// The Comm of all ranks for the memory of a backend that kernels_find found: one rank needs nothing, several on the CPU
-// are forked or need MPI, several on GPUs need NCCL. 0 with *world, or -1 with a message. For RAGGED_NODE_SIZE see
-// comm_find_nodes.
+// Opens the Comm of all ranks for the memory of a backend that kernels_find found: one rank needs nothing, several on
+// the CPU are forked or need MPI, several on GPUs need NCCL. 0 with *world, or -1 with a message. comm_find_nodes
+// explains RAGGED_NODE_SIZE.
 int comm_open(Comm** world, const Kernels* k, const RankIdentity* id, double timeout_seconds, Err err);
 
-// The transports that comm_open chooses from. comm_open_host: the one of these for host memory. comm_open_self: one
-// rank. comm_open_local: ranks that were forked. comm_open_mpi: those of a launcher.
-// comm_open_nccl: the current CUDA device; with size 1 no NCCL communicator is made, entries copy.
+// comm_open chooses from these transports. comm_open_host takes the one for host memory: comm_open_self for one rank,
+// comm_open_local for ranks that were forked, comm_open_mpi for those of a launcher. comm_open_nccl is for the current
+// CUDA device; with size 1 it makes no NCCL communicator, and entries copy.
 int comm_open_host(Comm** world, const RankIdentity* id, double timeout_seconds, Err err);
 int comm_open_self(Comm** world, double timeout_seconds, Err err);
 int comm_open_local(Comm** world, double timeout_seconds, Err err);

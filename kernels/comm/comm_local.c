@@ -2,18 +2,18 @@
 // comm.h.
 //
 // Collectives of n go over the boards of their Comm, a piece at a time: ranks write, all meet, ranks read. Two boards
-// take turns: whoever writes on one again has met, at the other, all who had to read it.
+// take turns: a rank that writes on one again has met, at the other, all that had to read it.
 //
 //   all-gather      a rank writes its n, and reads those of all
 //   broadcast       the root writes n, all read it
 //   reduce-scatter  a rank writes a part for each, and adds those for it, in the order of ranks
 //   all-reduce      a rank writes its n, and adds those of all: the same sums, each on every rank
 //
-// Messages go through rings of bytes, one for each pair of ranks and direction, behind their lengths: only the sender
+// Messages go through rings of bytes, one for each pair of ranks and direction, after their lengths: only the sender
 // writes to a ring, only the receiver takes from it, and they wake each other by a bell that each rank has. Pages of
 // rings that nobody uses do not exist.
 //
-// Nothing runs beside the program: what begins is over on return.
+// Nothing runs beside the program: a communication is over when its begin returns.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ enum {
     MOST_RING = 1 << 20     // and at most
 };
 
-// Both count all bytes that ever went through.
+// A ring of bytes; `written` and `taken` count all bytes that ever went through.
 typedef struct Ring {
     atomic_size_t written, taken;
     char data[];
@@ -41,7 +41,7 @@ typedef struct Boards {
     char data[];           // two boards; before them, of each rank, the last meeting that it came to
 } Boards;
 
-// Of the world, in memory of all ranks.
+// The rings and bells of the world, in memory of all ranks.
 typedef struct Links {
     size_t ring;         // bytes of one with its head
     char* rings;         // (ranks, ranks): from, to
@@ -61,8 +61,8 @@ typedef struct LocalComm {
 static Links* links;
 static Boards* of_all;  // those of the world
 
-// A board has room for 8 bytes of each rank for each; what a rank has of it, or each of that: whole numbers. What
-// stands before the boards.
+// A board has room for 8 bytes of each rank for each, so that no share of it is empty; shares are whole numbers of 8
+// bytes. The head comes before the boards.
 static size_t board_bytes(int size) { return MAX((size_t)LEAST_BOARD, 8 * (size_t)size * (size_t)size); }
 static size_t head_bytes(int size) { return ROUND_UP((size_t)size * sizeof(unsigned), (size_t)64); }
 static size_t share_of(size_t bytes, int size) { return bytes / (size_t)size / 8 * 8; }
@@ -73,7 +73,7 @@ static int is_hopeless(const Comm* c, double since) {
     return forked_failed(NULL) || now_seconds() - since > c->timeout_seconds;
 }
 
-// Where no rank has failed before.
+// Records this rank's failure, unless another rank has failed before.
 static void give_up(const Comm* c, int late) {
     char name[48];
     if (forked_failed(NULL)) return;
@@ -89,14 +89,14 @@ static char* board(const LocalComm* l, unsigned meeting) {
     return l->boards->data + head_bytes(l->comm.size) + meeting % 2 * board_bytes(l->comm.size);
 }
 
-// Who has not come yet; this rank where all have.
+// Returns a rank that has not come yet; this one if all have.
 static int first_late(const LocalComm* l, unsigned meeting) {
     for (int r = 0; r < l->comm.size; r++)
         if (atomic_load(last_meeting(l, r)) == meeting) return l->member[r];
     return forked_rank();
 }
 
-// What was written on the board stands there for all. Returns the board; NULL when a rank has failed.
+// Waits until all have written on the board. Returns the board; NULL: a rank has failed.
 static const char* meet(const LocalComm* l) {
     Boards* b = l->boards;
     double since = now_seconds();
@@ -113,7 +113,7 @@ static const char* meet(const LocalComm* l) {
     return board(l, meeting);
 }
 
-// Where what comes next is written.
+// Returns the board that is written next.
 static char* write_at(const LocalComm* l) { return board(l, atomic_load(&l->boards->meetings)); }
 
 // ---- collectives: 0, or -1 when a rank has failed
@@ -141,7 +141,7 @@ static int broadcast(LocalComm* l, char* x, size_t bytes, int root) {
     return 0;
 }
 
-// out = the sum of what ranks have written of n bytes each, one behind another.
+// out = the sum of the ranks' parts, which stand one after another.
 static void add(LocalComm* l, char* out, const char* parts, size_t n, DType dt) {
     for (int r = 0; r < l->comm.size; r++) l->terms[r] = parts + (size_t)r * n;
     comm_add_in_order(out, l->terms, l->comm.size, n / dtype_bytes(dt), dt);
@@ -187,7 +187,7 @@ static Ring* ring_between(int from, int to) {
     return (Ring*)(links->rings + ((size_t)from * (size_t)forked_ranks() + (size_t)to) * links->ring);
 }
 
-// Bytes that may be written, or taken.
+// Returns the bytes that may be written, or taken.
 static size_t available(const Ring* ring, int receives) {
     size_t waiting = atomic_load(&ring->written) - atomic_load(&ring->taken);
     return receives ? waiting : links->ring - sizeof *ring - waiting;
@@ -207,7 +207,7 @@ static size_t move(Ring* ring, char* data, size_t n, int receives) {
     return n;
 }
 
-// A message is its length, and then its bytes; done: what of both has gone or come. 1 when something moved, 0, or -1.
+// Moves a message, which is its length and then its bytes; *done counts both. 1: something moved, 0: nothing, or -1.
 static int advance(const LocalComm* l, const Transfer* t, size_t* done, int receives) {
     int peer = l->member[t->peer];
     Ring* ring = receives ? ring_between(peer, forked_rank()) : ring_between(forked_rank(), peer);
@@ -224,7 +224,7 @@ static int is_over(const LocalComm* l, const Transfer* t, size_t done) {
     return !comm_leaves(&l->comm, t) || done == t->bytes + sizeof t->bytes;
 }
 
-// Of messages of one rank only the first that is not over moves. Returns how many are not, or -1.
+// Moves messages, of each rank only the first that is not over. Returns how many are not over, or -1.
 static int advance_all(LocalComm* l, const Transfer* list, int n, size_t* done, int receives, int look, int* moved) {
     int left = 0;
     for (int i = 0; i < n; i++) {
@@ -268,7 +268,7 @@ static void exchange(LocalComm* l, const Operation* o) {
     }
 }
 
-// ---- what comm.c asks for
+// ---- the transport
 
 static void run(LocalComm* l, const Operation* o) {
     char* out = (char*)o->out;
@@ -309,7 +309,7 @@ static const Transport local_transport;
 
 static size_t bytes_of_boards(int size) { return sizeof(Boards) + head_bytes(size) + 2 * board_bytes(size); }
 
-// member: NULL for all ranks.
+// Makes a Comm of the ranks in `member`; NULL: of all.
 static int make(Comm** made, Boards* boards, const int* member, int rank, int size, double timeout_seconds, Err err) {
     LocalComm* l = (LocalComm*)comm_new(sizeof *l, &local_transport, rank, size, timeout_seconds);
     void* lists = calloc((size_t)size, sizeof *l->terms + 3 * sizeof(int));
@@ -350,7 +350,7 @@ static const Transport local_transport = {
     .close = close_local,
 };
 
-// Every Comm that is opened so has the boards of the world: who uses several lets them take turns.
+// Every Comm that is opened so has the boards of the world, so that several may only be used in turns.
 int comm_open_local(Comm** world, double timeout_seconds, Err err) {
     *world = NULL;
     if (make(world, of_all, NULL, forked_rank(), forked_ranks(), timeout_seconds, err)) return forked_fail("%s", err);

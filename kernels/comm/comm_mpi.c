@@ -13,8 +13,8 @@
 // Element i of a sum is ((x_0[i] + x_1[i]) + x_2[i]) + ..., so that the bits depend on the number of ranks alone.
 //
 // A few calls of MPI wait for ever on a rank that does not come: MPI_Init, MPI_Comm_dup, MPI_Comm_split, MPI_Finalize.
-// Before the last two all ranks meet in a gather of this transport, and each of the four has a deadline. Whoever fails
-// to open leaves MPI as it is: to finalize it would wait for the others, who would wait for this one.
+// Before the last two all ranks meet in a gather of this transport, and each of the four has a deadline. A rank that
+// fails to open leaves MPI as it is: to finalize it would wait for the others, who would wait for this one.
 #include <errno.h>
 #include <mpi.h>
 #include <pthread.h>
@@ -40,12 +40,12 @@ typedef struct Process {     // where a rank runs
     char host[64];           // for people
 } Process;
 
-typedef struct Message {  // that is under way
+typedef struct Message {  // under way
     MPI_Request request;
     int peer, bytes;  // -1: it is sent
 } Message;
 
-// What the Comms that come from one comm_open_mpi share. Only the thread that runs an operation writes to it.
+// The world that the Comms of one comm_open_mpi share. Only the thread that runs an operation writes to it.
 typedef struct World {
     int comms;  // not yet closed
     int rank, size;
@@ -99,7 +99,7 @@ static void abandon(World* w) {
     w->n = 0;
 }
 
-// Records the first failure, after "rank R of N: "; -1.
+// Records the first failure, after "rank R of N: ". Returns -1.
 __attribute__((format(printf, 2, 3))) static int world_fail(World* w, const char* format, ...) {
     if (atomic_load(&w->failed)) return -1;
     int length = snprintf(w->error, sizeof w->error, "rank %d of %d: ", w->rank, w->size);
@@ -147,7 +147,7 @@ static int start(MpiComm* m, const Transfer* t, int receives) {
     return 0;
 }
 
-// The process is gone, or is a zombie: its parent has not asked for its status yet.
+// Returns whether the process is gone or a zombie, whose parent has not asked for its status yet.
 static int has_ended(int pid) {
     char path[64], line[256];
     if (kill(pid, 0) != 0 && errno == ESRCH) return 1;
@@ -181,7 +181,7 @@ static void add_name(Names* names, const World* w, int rank) {
     names->n++;
 }
 
-// Others may have ended already because one did, so all are named.
+// Names all ranks that have ended, because others may have ended already after the first.
 static int look_for_the_dead(World* w) {
     Names dead = {.n = 0};
     for (int r = 0; r < w->size; r++)
@@ -190,7 +190,7 @@ static int look_for_the_dead(World* w) {
     return world_fail(w, "%s %s ended: see what was said last", dead.text, dead.n == 1 ? "has" : "have");
 }
 
-// Which rank of the world a rank of the Comm is.
+// Returns the rank in the world of a rank of the Comm.
 static int world_rank(const MpiComm* m, int peer) {
     MPI_Group part, all;
     int rank;
@@ -223,7 +223,7 @@ static void pause_between_polls(const World* w, double waited) {
     nanosleep(&t, NULL);
 }
 
-// 1 when the message has come or gone, 0 when not yet, -1 when the world has failed.
+// Returns 1 if the message has come or gone, 0 if not yet, -1 if the world has failed.
 static int is_over(MpiComm* m, Message* x) {
     MPI_Status status;
     int done, bytes, error = MPI_Test(&x->request, &done, &status);
@@ -237,7 +237,7 @@ static int is_over(MpiComm* m, Message* x) {
     return world_fail(m->world, "rank %d sent %d bytes, expected %d", world_rank(m, x->peer), bytes, x->bytes);
 }
 
-// How many messages have come or gone since the last poll, -1 when the world has failed.
+// Returns how many messages have come or gone since the last poll, -1 if the world has failed.
 static int poll_all(MpiComm* m) {
     World* w = m->world;
     int n = w->n;
@@ -288,7 +288,7 @@ enum {
     ROUND = 1024                // bytes that a chunk is a multiple of
 };
 
-// The same on all ranks of a Comm.
+// Returns the bytes of a chunk, the same on all ranks of a Comm.
 static size_t chunk_bytes(int size) {
     return MIN((size_t)LARGEST_CHUNK, SCRATCH / (size_t)MAX(1, size - 1) / ROUND * ROUND);
 }
@@ -302,16 +302,16 @@ typedef struct Parts {
 
 static size_t part_start(Parts p, int rank) { return MIN(p.n, (size_t)rank * p.part); }
 
-// What there is of a part behind its first bytes, `most` of it.
+// Returns the bytes of a part after its first ones, at most `most`.
 static size_t part_length(Parts p, int rank, size_t first, size_t most) {
     size_t length = part_start(p, rank + 1) - part_start(p, rank);
     return MIN(most, length - MIN(first, length));
 }
 
-// The i-th rank after this one: all ranks together then never send to one at the same time.
+// Returns the i-th rank after this one; in this order ranks never all send to the same one at once.
 static int rank_after(const Comm* c, int i) { return (c->rank + i) % c->size; }
 
-// To and from each other rank what stands in the world's lists.
+// Exchanges the messages in the world's lists with each other rank.
 static int exchange_with_all(MpiComm* m) {
     int others = m->comm.size - 1;
     return exchange(m, m->world->sends, others, m->world->receives, others);
@@ -400,7 +400,7 @@ static struct {
     pthread_t thread;
 } queue = {.mutex = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .over = PTHREAD_COND_INITIALIZER};
 
-// The mutex is held before and after.
+// Runs the next operation. The mutex is held before and after.
 static void run_next(void) {
     const struct Slot* slot = &queue.slots[(queue.finished + 1) % SLOTS];
     queue.busy = 1;
@@ -441,7 +441,7 @@ static void stop_thread(void) {
     queue.has_thread = 0;
 }
 
-// Where there can be none operations run when somebody waits for them. Signals are for the other threads.
+// Makes the communication thread, if it can; else operations run when waited for. Other threads take the signals.
 static void make_thread(void) {
     static int at_exit;
     int level;
@@ -457,7 +457,7 @@ static void make_thread(void) {
     queue.cannot = !queue.has_thread;
 }
 
-// A copy of the operation and of its lists. 0: without memory its lists are the caller's.
+// Copies the operation and its lists into a slot. 0: there is no memory, and the lists are the caller's.
 static int fill_slot(struct Slot* slot, MpiComm* m, const Operation* o) {
     int n = o->n_sends + o->n_receives;
     slot->m = m;
@@ -497,7 +497,7 @@ static int result(Comm* c, Err err) {
 }
 
 static int run_on_host(Comm* c, const Operation* o, Err err) {
-    finish(queue.begun);  // so that there is room: the wait is counted once
+    finish(queue.begun);  // makes room: the wait is counted once
     finish(begin(c, o, NULL));
     return result(c, err);
 }
@@ -556,7 +556,7 @@ static void free_world(World* w) {
     free(w);
 }
 
-// With its lists, of a rank each, and the scratch behind it.
+// Makes a world with its lists, an entry for each rank, and the scratch after it.
 static World* make_world(int rank, int size) {
     size_t n = (size_t)size;
     World* w = (World*)calloc(1, sizeof *w + n * (sizeof(Process) + 2 * sizeof(Transfer) + sizeof(void*)) + SCRATCH);
@@ -611,7 +611,7 @@ static const Transport mpi_transport = {"mpi", now_seconds, begin, end, NULL, ru
 
 // ---- open
 
-// The same for processes of one running system that see each other's ids; 0: not known.
+// Returns a number that is the same for processes of a running system that see each other's ids; 0: not known.
 static uint64_t process_space(void) {
     struct stat ids;
     char boot[64] = "";

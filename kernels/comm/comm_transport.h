@@ -1,5 +1,5 @@
-// comm_transport.h - a transport: what differs between the memories of ranks. comm.c does the rest, once for all of
-// them: it counts bytes, tells the timer who waits, finds nodes and parts.
+// comm_transport.h - a transport does what differs between the memories of ranks. comm.c does the rest, once for all
+// of them: it counts bytes, tells the timer who waits, finds nodes and parts.
 #pragma once
 #include "kernels/comm/comm.h"
 
@@ -15,7 +15,7 @@ typedef enum OperationKind {
 typedef struct Operation {
     OperationKind kind;
     void* out;
-    const void* in;  // of an all-reduce and a broadcast it is `out`
+    const void* in;  // the same as `out` in an all-reduce or a broadcast
     size_t bytes;    // of n elements
     DType dt;        // of a sum
     int root;
@@ -25,7 +25,7 @@ typedef struct Operation {
 
 // This rank's part of a split Comm.
 typedef struct Part {
-    int color;          // negative: this rank is in none
+    int color;          // negative: this rank is in no part
     int rank, size;     // of this rank in it; 0, 0 where it is in none
     const int* member;  // (size) the whole's rank of each
     int single;         // no part of this split has more than one rank
@@ -34,23 +34,23 @@ typedef struct Part {
 typedef struct Transport {
     const char* name;
     double (*seconds)(void);  // the clock by which the host waits; NULL: it does not
-    // Begins what has bytes, or messages. In a Comm without overlap it is ended at once. 0: it is over.
+    // Begins an operation that has bytes, or messages; a Comm without overlap ends it at once. 0: it is over.
     Request (*begin)(Comm* c, const Operation* o, Stream s);
-    void (*end)(Comm* c, Request request, Stream s);  // not of 0. NULL: what begins is over on return
-    double (*most)(Comm* c, double mine);             // of what all ranks say, which call it; NULL: by messages
-    // All-gathers and broadcasts of host memory, to their end. 0, or -1 with a message.
+    void (*end)(Comm* c, Request request, Stream s);  // no request is 0. NULL: all is over on return
+    double (*most)(Comm* c, double mine);             // the maximum over all ranks, which call it; NULL: missing
+    // Runs an all-gather or a broadcast of host memory to its end. 0, or -1 with a message.
     int (*run_on_host)(Comm* c, const Operation* o, Err err);
     int (*wait)(Comm* c, Stream s, Err err);
-    // All ranks call it; makes *part of comm_new where this rank is in one. 0, or -1 with a message.
+    // Makes *part by comm_new if this rank is in one; all ranks call it. 0, or -1 with a message.
     int (*split)(Comm* c, Comm** part, const Part* p, Err err);
     void (*close)(Comm* c);
 } Transport;
 
-// A Comm as the first member of a struct of `bytes`, which is 0 otherwise; free() frees it. NULL without memory.
+// Makes a Comm as the first member of a struct of `bytes` bytes, 0 elsewhere; free() frees it. NULL without memory.
 Comm* comm_new(size_t bytes, const Transport* transport, int rank, int size, double timeout_seconds);
 
-// For a transport that opens, once run_on_host works: numbers the nodes by the ranks' host names, and counts
-// local_size. RAGGED_NODE_SIZE=k in the environment pretends that every k ranks make one node, for `node` alone: the
+// Numbers the nodes by the ranks' host names, and counts local_size; a transport that opens calls it once run_on_host
+// works. RAGGED_NODE_SIZE=k in the environment pretends that every k ranks make one node, for `node` alone: the
 // ranks of a real node go on sharing its memory and GPUs. 0, or -1 with a message.
 int comm_find_nodes(Comm* world, Err err);
 
@@ -64,10 +64,10 @@ static inline int comm_leaves(const Comm* c, const Transfer* t) { return t->byte
 // Copies bytes > 0 to another place of the Comm's memory.
 typedef void (*CopyBytes)(void* to, const void* from, size_t bytes, Stream s);
 
-// The messages that this rank sends to itself: the first such send goes to the first such receive, and so on. Dies
-// when they do not match.
+// Copies the messages that this rank sends to itself: the first such send goes to the first such receive, and so on.
+// Dies when they do not match.
 void comm_copy_to_self(const Comm* c, const Operation* o, CopyBytes copy, Stream s);
 void comm_copy_host(void* to, const void* from, size_t bytes, Stream s);
 
-// The Comm of one rank over memory that `copy` copies; `wait` is Transport.wait. 0, or -1 with a message.
+// Opens the Comm of one rank over memory that `copy` copies; `wait` is Transport.wait. 0, or -1 with a message.
 int comm_open_alone(Comm** c, CopyBytes copy, int (*wait)(Comm* c, Stream s, Err err), double timeout_seconds, Err err);

@@ -1,6 +1,6 @@
 // forked.c - see forked.h.
 //
-// Who waits looks four times a second whether a rank has died; the parent is told by the kernel. It gives the others
+// A waiting rank looks four times a second whether one has died; the parent is told by the kernel. It gives the others
 // two seconds to say a line of their own, which names the step, and ends those that compute and do not see it.
 #define _GNU_SOURCE  // MAP_ANONYMOUS, MAP_NORESERVE
 #include "kernels/comm/forked.h"
@@ -133,7 +133,7 @@ static int rank_of(pid_t process) {
     return r;
 }
 
-// Behind the first rank that died. status: its own.
+// Ends all ranks after the first that died, whose status is given.
 __attribute__((noreturn)) static void end_all(int rank, int status) {
     char name[48], err[ERR_BYTES];
     forked_name(rank, name);
@@ -181,7 +181,7 @@ int forked_open(int ranks, Err err) {
     return 0;
 }
 
-// Ranks are a group of processes: a terminal's Ctrl-C comes to the parent alone, and to rank 0 once.
+// Makes a new process a rank. Ranks are a process group: Ctrl-C comes to the parent alone, and to rank 0 once.
 static int become(int rank, pid_t parent) {
     own = rank;
     prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -21,12 +21,12 @@ enum {
 // ---- scratch
 
 typedef struct Scratch {
-    // In the order of split_heads: slices of all units, own tokens, (n, NH + 2 NKV, HS) and (n,NH,HS).
+    // slices of all units for own tokens, in the order of split_heads: (n, NH + 2 NKV, HS) and (n,NH,HS)
     char *token_qkv, *token_out;
-    // dqkv and dout of own units, all tokens of the ring rank: (n_a, (g + 2) H, HS), (n_a, g H, HS).
+    // dqkv and dout of own units for all tokens of the ring rank: (n_a, (g + 2) H, HS), (n_a, g H, HS)
     char *head_qkv, *head_out;
     char* kv[2];  // largest n_x times 2 W, of all rings
-    // Of one ring at a time; see its two passes for what lies there.
+    // These serve one ring at a time; its two passes say what lies there.
     float *sum, *block[3];  // n_a Q; largest n_x times 2 W, the first also n_a Q, the second n_a NH
     char* route;            // route_scratch of a block
     char* tree;             // of one group at a time
@@ -69,7 +69,7 @@ size_t group_attention_scratch(int N, int NH, int NKV, int HS, int ranks, int ro
 
 // ---- one pass over a row, forward or backward
 
-// What of the memory of a pass groups before this one have: pairs of token and unit.
+// The memory of a pass that groups before this one have, in pairs of token and unit.
 typedef struct Used {
     size_t tokens, heads, saved, kv;
 } Used;
@@ -81,7 +81,7 @@ typedef struct Pass {
     DType dt;
     Stream s;
     int g;            // query heads of a unit
-    const char* in;   // rows of tokens: of M_in matrices
+    const char* in;   // rows of tokens, of M_in matrices
     char* out;        // and of M_out
     int M_in, M_out;  // 3 and 1, backward 1 and 3
     Scratch m;
@@ -90,9 +90,8 @@ typedef struct Pass {
 
 typedef struct Call Call;
 
-// Attention of some heads over the tokens of one ring rank; the ordinary kernel where there is no ring. Q = NH HS
-// elements are a row of queries, W = NKV HS of keys or of values, n_a the tokens of this ring rank, n_x those of any
-// other.
+// Attention of some heads over the tokens of one ring rank; without a ring the ordinary kernel computes it. A row of
+// queries has Q = NH HS elements, of keys or values W = NKV HS; n_a are this ring rank's tokens, n_x any other's.
 typedef struct RingAttention {
     const Call* c;
     int NH, NKV;      // at least 1, the same on all ranks of the ring
@@ -102,22 +101,22 @@ typedef struct RingAttention {
     Request keys;     // the exchange of the first block of keys and values, posted beforehand
 } RingAttention;
 
-// A group in it. Rows of tokens before and after attention; where ranks share heads, the same cut into slices, and of
-// the own units over all tokens. Else the latter are the rows themselves.
+// A group in a pass: rows of tokens before and after attention; if ranks share heads, the same cut into slices, and
+// own units over all tokens; else the latter are the rows themselves.
 struct Call {
     const Pass* pass;
     const GroupAttention* ga;
     int parts;   // of the units
     int n, n_a;  // tokens of this rank, of its ring rank
     char *in, *out, *token_in, *token_out, *head_in, *head_out;
-    char *qkv, *att;  // what is saved
+    char *qkv, *att;  // saved for the backward pass
     float* lse;
     char* kv[2];
     RingAttention ring;  // without ulysses
     Request there[ATTENTION_PARTS], back[ATTENTION_PARTS];
 };
 
-// Bytes of `pairs` units of queries alone (M = 1), or of queries, keys and values (3).
+// Returns the bytes of `pairs` units of queries alone (M = 1), or of queries, keys and values (3).
 static size_t unit_bytes(const Pass* x, size_t pairs, int M) {
     return pairs * (size_t)((x->g + M - 1) * x->row->HS) * dtype_bytes(x->dt);
 }
@@ -130,15 +129,15 @@ static int own_units(const RowAttention* row, const GroupAttention* ga) {
     return head_border(row, ga, ga->ulysses_rank + 1) - head_border(row, ga, ga->ulysses_rank);
 }
 
-// Where slice i of the units begins: rank b has slices b * parts up to (b + 1) * parts.
+// Returns where slice i of the units begins: rank b has slices b * parts up to (b + 1) * parts.
 static int unit_border(const Call* c, int i) {
     const RowAttention* row = c->pass->row;
     int b = i / c->parts, first = head_border(row, c->ga, b);
     return i % c->parts ? first + (head_border(row, c->ga, b + 1) - first) * (i % c->parts) / c->parts : first;
 }
 
-// Part p of x, which holds (n_a, H_p, elements) for part after part: elements of M matrices, or one for each query
-// head.
+// Returns part p of x, which holds (n_a, H_p, elements) for part after part: elements of M matrices, or one for each
+// query head.
 static char* part_of(const Call* c, char* x, int p, int M) {
     int first = c->ga->ulysses_rank * c->parts, before = unit_border(c, first + p) - unit_border(c, first);
     size_t pairs = (size_t)c->n_a * (size_t)before;
@@ -155,21 +154,21 @@ static RingAttention ring_of(const Call* c, int p) {
                            .lse = (float*)part_of(c, (char*)c->lse, p, 0)};
 }
 
-// Tokens of ring rank a.
+// Returns the tokens of ring rank a.
 static int ring_tokens(const GroupAttention* ga, int a) {
     int tokens = 0;
     for (int j = 0; j < ga->n_chunks; j++) tokens += ga->owner[j] == a ? ga->chunk_tokens[j] : 0;
     return tokens;
 }
 
-// Pairs of token and own unit of the widest rank of a ring.
+// Returns the pairs of token and own unit of the widest rank of a ring.
 static size_t widest_block(const RowAttention* row, const GroupAttention* ga) {
     int widest = 0;
     for (int a = 0; a < ga->ring_size; a++) widest = MAX(widest, ring_tokens(ga, a));
     return (size_t)widest * (size_t)own_units(row, ga);
 }
 
-// Takes for the group what it needs of the memory of the pass.
+// Takes the group's share of the memory of the pass.
 static Call open_call(Pass* x, const GroupAttention* ga) {
     const SavedAttention* saved = x->saved;
     size_t first = (size_t)ga->first * (size_t)x->row->NKV, NKV = (size_t)x->row->NKV;
@@ -202,9 +201,9 @@ static Call open_call(Pass* x, const GroupAttention* ga) {
 
 // ---- attention over the tokens of a ring: keys and values travel around, queries stay
 //
-// Chunks belong to ring ranks as their owners say. What a query may see is a matter of the numbers of its chunk and of
-// the keys': of an earlier chunk all, of its own what is not later than itself, of a later one nothing. In the usual
-// zigzag, here of a ring of 3, every step but the first is two products of equal size on each rank:
+// Chunks belong to ring ranks as their owners say. The numbers of its chunk and of the keys' tell what a query
+// sees: all of an earlier chunk, its own up to itself, nothing of a later one. In the usual zigzag, here of a ring of
+// 3, every step but the first is two products of equal size on each rank:
 //
 //   chunk               0      1      2      3      4        5
 //   held by ring rank   0      1      2      2      1        0
@@ -224,10 +223,10 @@ static Call open_call(Pass* x, const GroupAttention* ga) {
 //   }
 //
 // Backward, probabilities are exp(S - lse) with the merged lse, so each pair of chunks simply adds its share: dq stays
-// here, dk and dv travel behind their keys in fp32, one step late, and are home after ring_size steps.
+// here, dk and dv follow their keys in fp32, one step late, and are home after ring_size steps.
 
 typedef struct Chunk {
-    const int* cu;  // where its documents begin
+    const int* cu;  // cu_seqlens of its documents
     int first, n;   // rows within its ring rank
 } Chunk;
 
@@ -237,8 +236,8 @@ static Chunk chunk_of(const GroupAttention* ga, int j) {
     return chunk;
 }
 
-// What this rank computes with block x, one after another, from {0}: chunk q of the queries here with chunk k of the
-// keys there. The causal pairs come first: each writes its part of out, the others merge.
+// A pair that this rank computes with block x: chunk q of the queries here with chunk k of the keys there. From {0} on
+// the causal pairs come first: each writes its part of out, the others merge.
 typedef struct Pair {
     int q, k, causal, next;
 } Pair;
@@ -255,7 +254,7 @@ static int next_pair(Pair* pair, const GroupAttention* ga, int x) {
     return 0;
 }
 
-// Elements of a row: of queries, of keys or of values, of all three.
+// These return the elements of a row of queries, of keys or values, of all three.
 static size_t q_width(const RingAttention* p) { return (size_t)p->NH * (size_t)p->c->pass->row->HS; }
 static size_t kv_width(const RingAttention* p) { return (size_t)p->NKV * (size_t)p->c->pass->row->HS; }
 static size_t row_width(const RingAttention* p) { return q_width(p) + 2 * kv_width(p); }
@@ -278,7 +277,7 @@ static Attention pair_attention(const RingAttention* p, const void* kv, Chunk q,
 
 // ---- around the ring
 
-// The ring rank whose block is here at step t <= ring_size.
+// Returns the ring rank whose block is here at step t <= ring_size.
 static int block_at(const GroupAttention* ga, int t) { return (ga->ring_rank - t + ga->ring_size) % ga->ring_size; }
 
 static size_t block_elems(const RingAttention* p, int x) { return (size_t)ring_tokens(p->c->ga, x) * 2 * kv_width(p); }
@@ -301,14 +300,14 @@ static Request pass_on(const RingAttention* p, int t, void* send, void* receive,
     return request;
 }
 
-// The exchange of the keys of step t; that of the first has been posted.
+// Posts the exchange of the keys of step t; that of the first was posted before.
 static Request post_keys(const RingAttention* p, int t) {
     const Pass* pass = p->c->pass;
     if (t == 0 || t + 1 == p->c->ga->ring_size) return p->keys;
     return pass_on(p, t, p->c->kv[t % 2], p->c->kv[(t + 1) % 2], pass->dt);
 }
 
-// Posts the exchange of the first block of keys and values, where there is a ring: those of this rank without the
+// Posts the exchange of the first block of keys and values, if there is a ring: those of this rank, without the
 // queries between them.
 static void begin_ring(RingAttention* p) {
     const Pass* pass = p->c->pass;
@@ -393,14 +392,14 @@ static void backward_ring(void* dqkv, const void* dout, const RingAttention* p) 
         gradients = pass_on(p, t, dkv, so_far, DT_F32);
     }
     comm->table->end(comm, gradients, pass->s);
-    // Nothing travels any more: the other blocks are free for what is rounded.
+    // Nothing travels any more: the other blocks are free for rounded results.
     store_columns(dqkv, p, pass->m.sum, pass->m.block[0], q_width(p));
     store_columns(element(dqkv, q_width(p), pass->dt), p, so_far, pass->m.block[1], 2 * kv_width(p));
 }
 
 // ---- no ring: whole documents, the ordinary kernel
 
-// The pair of all with all is causal, and its keys stand beside the queries.
+// Returns the causal call of all queries with all keys, which stand beside them.
 static Attention whole_attention(const RingAttention* p) {
     Chunk whole = chunk_of(p->c->ga, 0);
     Attention a = pair_attention(p, NULL, whole, whole, 1);
@@ -463,7 +462,7 @@ static void move_heads(const Call* c, MoveHeads move, void* out, const void* in,
 
 static int shares_heads(const Call* c) { return c->ga->ulysses_size > 1; }
 
-// With fewer units than slices a part may have none.
+// Computes part p, which may be without units, if there are fewer than slices.
 static void compute(RingAttention* ring, const Call* c, int p) {
     const Pass* pass = c->pass;
     if (ring->NKV == 0) return;
@@ -513,7 +512,7 @@ static void finish(const Call* c) {
     move_heads(c, c->pass->k->ranks->join_heads, c->out, c->token_out, c->pass->M_out);
 }
 
-// Slices are cut before anything arrives: what arrives may overwrite rows that are cut.
+// Runs the pass. Slices are cut before anything arrives, because that may overwrite the rows.
 static void run_pass(Pass* x) {
     const RowAttention* row = x->row;
     Call calls[MOST_SHARED_GROUPS];
@@ -538,11 +537,11 @@ static void run_pass(Pass* x) {
         if (shares_heads(&calls[i])) finish(&calls[i]);
 }
 
-// Sums over groups how much of each part of scratch they need, and where rows of tokens end in what is saved.
+// Sums over groups how much of each part of scratch they need, and where rows of tokens end in the saved memory.
 static Pass begin_pass(const SavedAttention* saved, const RowAttention* row, const Kernels* k, DType dt, Stream s) {
     Pass x = {.row = row, .saved = saved, .k = k, .dt = dt, .s = s, .g = row->NH / row->NKV};
     Used needs = {0};
-    size_t trees = 0;  // pairs of the widest group that has some
+    size_t trees = 0;  // pairs of the widest group that has trees
     for (int i = 0; i < row->n_groups; i++) {
         const GroupAttention* ga = &row->groups[i];
         int n_a = ga->token_border[ga->ulysses_size];

@@ -1,8 +1,8 @@
 // group_attention.h - exact causal attention over a row of packed documents, some of them on several ranks, both ways.
 //
 // A row is made of groups of documents, each on ulysses_size * ring_size contiguous ranks of a Comm: rank first_rank +
-// a * ulysses_size + b of a group has ring rank a and ulysses rank b. Who holds what is said by integers that need not
-// be even:
+// a * ulysses_size + b of a group has ring rank a and ulysses rank b. Integers, which need not be even, say who
+// holds what:
 //
 //   ulysses_size > 1: the ranks of one a hold runs of its tokens, cut at token_border. An all-to-all turns tokens into
 //     heads, each rank computes its heads, cut at head_border, over all tokens of a, a second all-to-all turns back
@@ -32,7 +32,7 @@
 #include "kernels/tree_attention.h"
 
 enum {
-    MOST_SHARED_GROUPS = 32,  // of a row: exchanges of so many are under way together
+    MOST_SHARED_GROUPS = 32,  // of a row: their exchanges are under way together
     ATTENTION_PARTS = 4,      // most of RowAttention.parts
 };
 
@@ -59,29 +59,29 @@ struct RowAttention {
     int n_groups;
     int NH, NKV, HS;  // query heads, key/value heads (NKV divides NH), size of each
     float scale;
-    int parts;               // in which the heads of a group travel with Comm.overlap, if a rank has so many
+    int parts;               // of the heads of a group; with Comm.overlap each travels by itself
     uint64_t row;            // see Attention
     void* scratch;           // group_attention_scratch bytes on the device, the same for all layers
-    const Answers* answers;  // generation: what the row is instead of groups, with tree_attention_scratch
+    const Answers* answers;  // generation: the row in place of groups, with tree_attention_scratch
 };
 
-// What the backward pass needs of the forward pass, on the device, one for each layer. In groups with ulysses_size 1
-// these are rows of tokens: qkv (n, NH + 2 NKV, HS), out (n,NH,HS). Behind them stand those of the others, as their H
+// The results of the forward pass that the backward pass needs, on the device, for each layer. In groups with
+// ulysses_size 1 these are rows of tokens: qkv (n, NH + 2 NKV, HS), out (n,NH,HS). After them come the others', as H
 // key/value heads are computed here over n_a tokens: qkv (n_a, (g + 2) H, HS), queries, then keys, then values;
 // head_out (n_a, g H, HS); lse (g H, n_a) fp32, in a ring chunk after chunk. With Comm.overlap these are parts of the
 // heads, one after the other, so that overlap must be the same in both passes.
 typedef struct SavedAttention {
     void *qkv, *out;  // before and after attention, of all tokens of the row in their order: qkv is overwritten
-    void* head_out;   // NULL where no group has ulysses_size > 1
+    void* head_out;   // NULL: no group has ulysses_size > 1
     float* lse;
 } SavedAttention;
 
-// Bytes of scratch for groups of up to `ranks` ranks in which no rank has more than N tokens in a row, nor more than N
-// * NKV pairs of token and key/value head, in a ring counted at its widest rank. routed: Comm.route_least may not be 0.
-// trees: groups may have some.
+// Returns the bytes of scratch for groups of up to `ranks` ranks in which no rank has more than N tokens in a row, nor
+// more than N * NKV pairs of token and key/value head, in a ring counted at its widest rank. routed: Comm.route_least
+// may not be 0. trees: groups may have some.
 size_t group_attention_scratch(int N, int NH, int NKV, int HS, int ranks, int routed, int trees, DType dt);
 
-// saved->qkv (N, NH + 2 NKV, HS) becomes what is saved; saved->out (N,NH,HS) =; N the tokens of this rank.
+// saved->out (N,NH,HS) =; saved->qkv (N, NH + 2 NKV, HS) becomes its saved form. N: the tokens of this rank.
 void group_attention_forward(const SavedAttention* saved, const RowAttention* row, const Kernels* k, DType dt,
                              Stream s);
 // dqkv (N, NH + 2 NKV, HS) =; dout (N,NH,HS).

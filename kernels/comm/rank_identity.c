@@ -46,7 +46,7 @@ int variable_number(int* value, const char* name, int least, int most, Err err) 
     return 0;
 }
 
-// The first host of a list such as rack[1-2]gpu[07,09-12],login: rack1gpu07. -1 when it is longer than the room.
+// Writes the first host of a list such as rack[1-2]gpu[07,09-12],login: rack1gpu07. -1: it is longer than the room.
 static int first_host(char* host, size_t room, const char* list) {
     size_t length = 0;
     int choosing = 0;  // between brackets, where the first choice ends at - or ,

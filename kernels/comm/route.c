@@ -10,7 +10,7 @@ typedef struct Parts {
 static size_t part_at(const Parts* p, int j) { return MIN(p->bytes, (size_t)j * p->part); }
 static size_t part_bytes(const Parts* p, int j) { return part_at(p, j + 1) - part_at(p, j); }
 
-// The NIC of a rank: those of a node are dealt to its ranks, neighbours, in runs.
+// Returns the NIC of a rank. Those of a node are dealt to its ranks, which are neighbours, in runs.
 static int nic_of(const Comm* c, int rank) {
     int first = rank, end = rank + 1;
     if (c->nics == 0) return rank;
@@ -19,7 +19,7 @@ static int nic_of(const Comm* c, int rank) {
     return c->nics < end - first ? (rank - first) * c->nics / (end - first) : rank;
 }
 
-// Ranks of the exchange in the node of `first`, from it on, no two on one NIC. At most `most`.
+// Lists ranks of the exchange in the node of `first`, from it on, no two on one NIC, at most `most`.
 static int proxies_of(int* proxies, const Comm* c, const RouteMessage* messages, int n, int first, int most) {
     int found = 0, start = 0;
     while (start < n && messages[start].from != first) start++;
@@ -61,7 +61,7 @@ static void add_receive(List* list, int peer, void* data, size_t bytes) {
     list->receives[list->n_receives++] = (Transfer){peer, data, bytes};
 }
 
-// What this rank does for one message. held: where it holds a part on its way out, and on its way in.
+// Adds this rank's transfers for one message. held: places for a part on its way out, and on its way in.
 static void add_message(List* lists, const Parts* p, int own, char* send, char* receive, char* const held[2]) {
     for (int j = 0; j < p->n; j++) {
         int from = p->from[j], to = p->to[j];
@@ -84,8 +84,8 @@ static Request begin_stage(Comm* c, const List* list, CommPurpose purpose, Reque
     return request;
 }
 
-// Messages inside the node go while parts are transferred. What the last request has waited for, the others have: all
-// run one after another, or `after` says it.
+// Begins the stages; messages inside the node go while parts are transferred. The end of the last request is that of
+// all: they run one after another, or by `after`.
 static Request begin_stages(Comm* c, const List* lists, Stream s) {
     Request dispatched = begin_stage(c, &lists[DISPATCH], COMM_ROUTE, 0, s);
     Request transferred = begin_stage(c, &lists[TRANSFER], c->purpose, dispatched, s);
@@ -94,7 +94,7 @@ static Request begin_stages(Comm* c, const List* lists, Stream s) {
     return combined ? combined : there ? there : transferred ? transferred : dispatched;
 }
 
-// Of a ring one message leaves each node and one comes, so that a rank is proxy of at most one of either.
+// One message of a ring leaves each node and one comes, so that a rank is proxy of at most one of either.
 Request begin_routed(Comm* c, const RouteMessage* messages, int n, int beside, void* send, void* receive, void* scratch,
                      Stream s) {
     List lists[N_STAGES];

@@ -15,16 +15,16 @@
 
 enum { ROUTE_PART = 16, MOST_PROXIES = 64 };
 
-// Of an exchange in which every rank sends one message, and gets one. All its ranks know all of them.
+// A message of an exchange in which every rank sends one and gets one. All its ranks know all of them.
 typedef struct RouteMessage {
     int from, to;
     size_t bytes;
 } RouteMessage;
 
-// Bytes of scratch for messages of at most so many: what a proxy holds on its way.
+// Returns the bytes of scratch for messages of at most `bytes`: a proxy holds parts there on their way.
 static inline size_t route_scratch(size_t bytes) { return bytes + 3 * ROUTE_PART; }
 
-// How many proxies messages[i] has on either side; 1: it goes directly. beside: so many like exchanges run at once.
+// Returns how many proxies messages[i] has on either side; 1: it goes directly. beside: like exchanges run at once.
 int route_proxies(const Comm* c, const RouteMessage* messages, int n, int i, int beside);
 // Begins the exchange for this rank, which sends `send` and gets `receive`.
 Request begin_routed(Comm* c, const RouteMessage* messages, int n, int beside, void* send, void* receive, void* scratch,

@@ -22,7 +22,7 @@ typedef struct Matrix {  // element (r, k) lies at p[r * row + k * step]
 
 typedef enum Start { SET, ADD, RESCALE } Start;  // c = a b, c += a b, c = c * keep + a b
 
-// One register tile of TILE_ROWS x n vectors.
+// Computes one register tile of TILE_ROWS x n vectors.
 SIMD_INLINE void tile(float* c, size_t ldc, Matrix a, const float* b, size_t ldb, int K, Start start, const float* keep,
                       int n) {
     vf sum[TILE_ROWS][TILE_VECTORS], bk[TILE_VECTORS];
@@ -47,8 +47,8 @@ SIMD_INLINE void tile(float* c, size_t ldc, Matrix a, const float* b, size_t ldb
         for (int v = 0; v < n; v++) vf_store(c + r * ldc + v * SIMD_FLOATS, sum[r][v]);
 }
 
-// c (M,N) from a (M,K) b (K,N) and keep (N). M is rounded up to whole tiles of rows, N to whole vectors: there must
-// be room.
+// Computes c (M,N) from a (M,K) b (K,N) and keep (N). M is rounded up to whole tiles of rows, N to whole vectors: there
+// must be room.
 static void multiply_add(float* c, size_t ldc, Matrix a, const float* b, size_t ldb, int M, int N, int K, Start start,
                          const float* keep) {
     for (int col = 0; col < N; col += TILE_VECTORS * SIMD_FLOATS) {
@@ -81,7 +81,7 @@ SIMD_INLINE void pack_rows_as(float* to, const void* x, size_t ld, int n, int HS
     }
 }
 
-// n rows of a head, (n,HS) with stride ld, to fp32 rows of padded(HS); zeros in the padding and up to n_padded rows.
+// Packs n rows of a head (n,HS; ld) into fp32 rows of padded(HS), with zeros in the padding and up to n_padded rows.
 static void pack_rows(float* to, const void* x, int ld, int n, int n_padded, int HS, DType dt) {
     WITH_DTYPE(dt, pack_rows_as, to, x, (size_t)ld, n, HS);
     memset(to + n * padded(HS), 0, (n_padded - n) * padded(HS) * sizeof(float));
@@ -100,8 +100,8 @@ typedef struct ForwardScratch {
     float packed[];  // k, v: (BLOCK,HSp); GROUP times q^T, o^T: (HSp,BLOCK)
 } ForwardScratch;
 
-// Running softmax of s (nk,N), lanes are queries: s = exp(s - max). Row j of s is hidden from the lanes below hidden
-// + j.
+// Takes the running softmax of s (nk,N), whose lanes are queries: s = exp(s - max). Row j of s is hidden from the lanes
+// below hidden + j.
 static void softmax_block(float* s, Running* r, int nk, int N, int hidden) {
     const vf lowest = vf_set1(-INFINITY), lane = vf_lanes();
     for (int v = 0; v < N; v += SIMD_FLOATS) {
@@ -127,8 +127,7 @@ static void softmax_block(float* s, Running* r, int nk, int N, int hidden) {
 }
 
 // One block of queries (lanes, N of them) meets one block of nk keys; start is SET at its first, which every query
-// sees, then RESCALE. Where the diagonal passes through, rows of 16 keys leave out the vectors of queries that see
-// none of them.
+// sees, then RESCALE. On the diagonal rows of 16 keys leave out the vectors of queries that see none of them.
 static void forward_block(float* o, float* s, Running* r, const float* q, const float* k, const float* v, int nk, int N,
                           int hidden, int HS, Start start) {
     size_t HSp = padded(HS);
@@ -186,7 +185,7 @@ static size_t forward_bytes(const KernelLimits* limits) {
     return sizeof(ForwardScratch) + (2 + 2 * GROUP) * BLOCK * padded(limits->HS) * sizeof(float);
 }
 
-// p and ds from s = q k^T and ds = dout v^T, lanes are keys. Row i sees the first n_seen + i of them, or all nk.
+// Computes p and ds from s = q k^T and ds = dout v^T. Lanes are keys; row i sees the first n_seen + i, or all nk.
 static void probabilities(BackwardScratch* w, const QueryBlock* r, int nk, int n_seen, int causal) {
     const vf lane = vf_lanes(), zero = (vf){0};
     for (int i = 0; i < r->nq; i++) {
@@ -206,7 +205,7 @@ static void probabilities(BackwardScratch* w, const QueryBlock* r, int nk, int n
     }
 }
 
-// Where the diagonal passes through, 16 rows at a time leave out the columns that none of them needs.
+// On the diagonal, 16 rows at a time leave out the columns that none of them needs.
 static void backward_block(const KeyBlock* b, const QueryBlock* r, const Attention* a, int want_dkv, void* scratch) {
     BackwardScratch* w = (BackwardScratch*)scratch;
     int HS = a->HS, causal = a->causal;
@@ -232,7 +231,7 @@ static void backward_block(const KeyBlock* b, const QueryBlock* r, const Attenti
     }
 }
 
-// (BLOCK,HSp) k, and transposed, (HSp,BLOCK), k and v.
+// Packs k (BLOCK,HSp), and k and v transposed, (HSp,BLOCK).
 static void pack_keys(const KeyBlock* b, const Attention* a, Span d, int kv, int j, DType dt, float* queries) {
     size_t HSp = padded(a->HS), block = HSp * BLOCK, key = at(d.k0 + j, a->ldkv, kv, a->HS);
     int N = ROUND_UP(b->nk, SIMD_FLOATS);
@@ -243,7 +242,7 @@ static void pack_keys(const KeyBlock* b, const Attention* a, Span d, int kv, int
     transpose(kt, BLOCK, k, HSp, N, (int)HSp, a->scale);
 }
 
-// (BLOCK,HSp) q and dout.
+// Packs q and dout (BLOCK,HSp).
 static void pack_queries(const QueryBlock* r, const void* dout, const Attention* a, Span d, int h, DType dt,
                          void* scratch) {
     size_t row = d.q0 + r->begin, block = padded(a->HS) * BLOCK, q = at(row, a->ldq, h, a->HS);

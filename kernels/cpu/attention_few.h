@@ -1,12 +1,12 @@
-// attention_few.h - forward, of a document with few queries, as each answer is in generation: keys and values are read
-// where they lie, since packing them into blocks would cost more than they do. A part of attention_tasks.h, which has
-// declared documents, rows of heads and how these leave fp32.
+// attention_few.h - the forward pass of a document with few queries, as each answer is in generation: it reads keys and
+// values where they lie, since packing them into blocks would cost more than they do. It is a part of
+// attention_tasks.h, which has declared documents, rows of heads and how these leave fp32.
 #pragma once
 
-enum { FEW = 3 };  // queries; by count of loads four cost as much as a packed block
+enum { FEW = 3 };  // queries: by the count of loads, four cost as much as a packed block
 
-// s (n, rounded up to whole vectors) = products of q (HSp) with n rows of keys. Of the rows that come, `fetch` bytes of
-// each from `first` on are fetched on the way.
+// s (n, rounded up to whole vectors) = products of q (HSp) with n rows of keys. On the way it fetches, from `first` on,
+// `fetch` bytes of each of the next rows.
 SIMD_INLINE void few_scores(float* s, const float* q, const char* k, const char* first, size_t fetch, size_t ld, int n,
                             int HS, DType dt) {
     size_t row_bytes = ld * dtype_bytes(dt);
@@ -58,7 +58,7 @@ SIMD_INLINE void few_values(float* o, float keep, const float* p, const char* v,
     });
 }
 
-// What is known so far of one query and some heads; q and o lie behind.
+// The state so far of one query and a head; q and o lie after it.
 typedef struct FewHead {
     float max, sum;
 } FewHead;
@@ -68,8 +68,8 @@ static size_t few_bytes(const KernelLimits* limits) {
     return (size_t)limits->NH * (sizeof(FewHead) + 2 * few_width(limits->HS) * sizeof(float)) + 64;
 }
 
-// Query i of the document, heads h0 .. h1. Of a block of keys all heads are computed before the next: their keys lie
-// side by side, and memory is what this waits for.
+// Computes query i of the document, heads h0 .. h1: all heads of a block of keys before the next block, because their
+// keys lie side by side, and memory is the limit.
 static void forward_few(void* out, float* lse, const Attention* a, Span d, int i, int h0, int h1, DType dt,
                         void* scratch) {
     int HS = a->HS, all = n_visible(a, d, i);

@@ -29,7 +29,7 @@ enum { PAIR_ROWS = BLOCK / 2, UNIT = 32 };  // rows and depths are whole units
 // 16.
 
 #ifdef __AMX_BF16__
-// Two by two tiles of sums, or what is left at the edges.
+// Computes two by two tiles of sums, or fewer at the edges.
 static void multiply_tiles(float* c, size_t ldc, const float* a, size_t lda, const float* b, size_t ldb, int K, int add,
                            int lower, int right) {
     float* c_low = c + 16 * ldc;
@@ -70,7 +70,7 @@ static void multiply(float* c, size_t ldc, const float* a, size_t lda, const flo
                            col + 16 < N);
 }
 #else
-// As many rows as leave registers for n vectors of b: 16, 16, 24 or 16 sums hide the latency of a multiply-add.
+// Takes as many rows as leave registers for n vectors of b: 16, 16, 24 or 16 sums hide the latency of a multiply-add.
 SIMD_INLINE void multiply_rows(float* c, size_t ldc, const float* a, size_t lda, const float* b, size_t ldb, int M,
                                int K, int add, int rows, int n) {
     for (int row = 0; row < M; row += rows, c += rows * ldc, a += rows * lda) {
@@ -111,7 +111,7 @@ static void multiply(float* c, size_t ldc, const float* a, size_t lda, const flo
 
 // ---- orders
 
-// n rows of a head, (n,HS) bf16 with stride ld, to rows; zeros up to a whole unit of rows.
+// Packs n rows of a head, (n,HS) bf16 with stride ld, into rows; zeros fill them up to a whole unit of rows.
 static void pack_rows(float* to, const bf16* x, int ld, int n, int HS) {
     size_t width = padded(HS) / 2;
     for (int r = 0; r < n; r++, x += ld, to += width)
@@ -123,7 +123,7 @@ static void pack_rows(float* to, const bf16* x, int ld, int n, int HS) {
     memset(to, 0, (ROUND_UP(n, UNIT) - n) * width * sizeof(float));
 }
 
-// Of n rows, a whole number of units.
+// Makes row pairs from n rows, a whole number of units.
 static void pair_rows(float* to, const float* rows, int n, int HS) {
     static const uint16_t low[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
                                      8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
@@ -185,19 +185,19 @@ typedef struct ForwardScratch {
     float packed[];  // rows, row pairs; K rows, V transposed pairs; GROUP times Q transposed rows, O^T (HSp,BLOCK)
 } ForwardScratch;
 
-// Keys of the block that all lanes of a vector see, and those that some see. Key j is hidden from the queries below
-// hidden + j.
+// These count keys of the block that all lanes of a vector see, and those that some see. Key j is hidden from the
+// queries below hidden + j.
 static int seen_by_all(int nk, int v, int hidden) { return MIN(nk, v + 1 - hidden); }
 static int seen_by_some(int nk, int v, int hidden) { return MIN(nk, v + SIMD_FLOATS - hidden); }
 SIMD_INLINE vf_mask is_hidden(int j, int v, int hidden) { return vf_lanes() < vf_set1((float)(hidden + j - v)); }
 
-// Probabilities of key j, 0 in lanes that do not see it.
+// Returns probabilities of key j, 0 in lanes that do not see it.
 SIMD_INLINE vf masked_exp2(const float* s, int j, int v, int some, int hidden, float factor, vf base) {
     if (j >= some) return (vf){0};
     return vf_select(is_hidden(j, v, hidden), (vf){0}, vf_exp2_bounded(vf_load(s + j * BLOCK + v) * factor - base));
 }
 
-// Running softmax of s, which becomes p. Returns whether a maximum rose: else nothing has to be scaled down.
+// Takes the running softmax of s, which becomes p. Returns whether a maximum rose: else nothing has to be scaled down.
 static int softmax_block(ForwardScratch* w, Running* r, int nk, int N, int hidden, float factor) {
     const vf lowest = vf_set1(-INFINITY);
     const float* s = w->s;
@@ -232,8 +232,8 @@ static int softmax_block(ForwardScratch* w, Running* r, int nk, int N, int hidde
     return _mm512_test_epi32_mask((__m512i)rose, (__m512i)rose) != 0;
 }
 
-// One block of queries (lanes, N of them) meets one block of nk keys, the first of all or a later one. Where the
-// diagonal passes through, 16 keys at a time, or a unit of depth, leave out the vectors of queries that see none.
+// One block of queries (lanes, N of them) meets one block of nk keys, the first of all or a later one. On the diagonal,
+// 16 keys at a time, or a unit of depth, leave out the vectors of queries that see none.
 static void forward_block(float* o, ForwardScratch* w, Running* r, const float* q, const float* k, const float* v,
                           int nk, int N, int hidden, int first, const Attention* a) {
     int HSp = (int)padded(a->HS), diagonal = hidden + nk > 0, end = ROUND_UP(nk, UNIT);
@@ -300,7 +300,7 @@ static size_t forward_bytes(const KernelLimits* limits) {
     return sizeof(ForwardScratch) + (4 + 3 * GROUP) * BLOCK / 2 * padded(limits->HS) * sizeof(float);
 }
 
-// p and ds of keys j and j + 1 and a vector of queries, where `visible` says that all see both.
+// Computes p and ds of keys j and j + 1 and a vector of queries; `visible` says that all see both.
 SIMD_INLINE void probabilities_of_two(BackwardScratch* w, int j, int v, vf lse, vf D, int nk, int hidden, float factor,
                                       int visible) {
     vf_bits p[2], ds[2];
@@ -328,8 +328,8 @@ static void probabilities(BackwardScratch* w, int nk, int N, int hidden, float f
     }
 }
 
-// What pack_queries makes: a block's rows and row pairs of the moment; row pairs and transposed rows of Q and of dO.
-// dQ^T is (HSp,BLOCK) of each block. Diagonals as above.
+// pack_queries makes a block's rows and row pairs of the moment, and row pairs and transposed rows of Q and of dO. dQ^T
+// is (HSp,BLOCK) of each block. Diagonals are as above.
 static void backward_block(const KeyBlock* b, const QueryBlock* r, const Attention* a, int want_dkv, void* scratch) {
     BackwardScratch* w = (BackwardScratch*)scratch;
     size_t half = padded(a->HS) * BLOCK / 2;
@@ -358,7 +358,7 @@ static void backward_block(const KeyBlock* b, const QueryBlock* r, const Attenti
     }
 }
 
-// Rows of K and V, and K as transposed pairs.
+// Packs rows of K and V, and K as transposed pairs.
 static void pack_keys(const KeyBlock* b, const Attention* a, Span d, int kv, int j, DType dt, float* queries) {
     size_t HSp = padded(a->HS), half = HSp * BLOCK / 2;
     int n = ROUND_UP(b->nk, UNIT);
@@ -369,7 +369,7 @@ static void pack_keys(const KeyBlock* b, const Attention* a, Span d, int kv, int
     transpose_dwords(v + half, PAIR_ROWS, pairs, n / 2, (int)HSp);
 }
 
-// Both orders of nq rows: row pairs, and transposed rows.
+// Packs nq rows in two orders: row pairs, and transposed rows.
 static void pack_orders(float* pairs, float* transposed, const bf16* x, int ld, int nq, int HS, float* rows) {
     pack_rows(rows, x, ld, nq, HS);
     pair_rows(pairs, rows, ROUND_UP(nq, UNIT), HS);
@@ -400,7 +400,7 @@ static void put_queries(const Gradients* g, const Attention* a, Span d, int h, P
 
 // ---- the entries of the table
 
-static Kernels below;  // what was there before
+static Kernels below;  // the table before
 
 static void forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
     if (dt == DT_BF16) attention_forward(out, lse, a, dt, s);
@@ -414,7 +414,7 @@ static void backward(void* dq, void* dk, void* dv, const void* dout, const void*
 }
 
 static void install(Kernels* table) {
-#ifndef __AMX_BF16__  // on registers only where pairs are multiplied fast: see matmul.c
+#ifndef __AMX_BF16__  // on registers only if pairs are multiplied fast: see matmul.c
     __builtin_cpu_init();
     if (__builtin_cpu_is("intel")) return;
 #endif

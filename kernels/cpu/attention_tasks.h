@@ -1,4 +1,4 @@
-// attention_tasks.h - how attention over packed documents is cut into tasks, and the entries of the table; attention.c
+// attention_tasks.h - cuts attention over packed documents into tasks, and has the entries of the table; attention.c
 // and attention_pairs.c give it a heart.
 //
 // Tasks are (document, head, block), large ones first. The backward pass of a document is one task a key/value head,
@@ -8,8 +8,8 @@
 // A block holds BLOCK rows of a head, each `padded` to whole units, or its transpose.
 //
 // Before this file comes an enum of BLOCK: queries or keys of a block, and the row stride of blocks whose lanes are
-// queries or keys; GROUP: blocks that share what they have packed; what is padded to whole units: HEAD_UNIT head sizes,
-// DQ_UNIT and DK_UNIT rows of sums; QUERY_HALVES, KEY_HALVES: half blocks that the backward pass makes of a block of
+// queries or keys; GROUP: blocks that share what they have packed; units of padding: HEAD_UNIT of head sizes, DQ_UNIT
+// and DK_UNIT of rows of sums; QUERY_HALVES, KEY_HALVES: half blocks that the backward pass makes of a block of
 // queries, and of keys. After it come the functions declared under "the heart".
 #pragma once
 #include <float.h>
@@ -18,7 +18,7 @@
 
 // ---- rows of heads, and how they leave fp32 blocks
 
-// Head size as packed; zero above HS.
+// Returns the head size as packed; elements above HS are zero.
 static size_t padded(int HS) { return ROUND_UP((size_t)HS, (size_t)HEAD_UNIT); }
 
 static inline const void* element(const void* p, size_t i, DType dt) { return (const char*)p + i * dtype_bytes(dt); }
@@ -39,7 +39,7 @@ static void store_rows(void* to, int ld, const float* x, int n, int HS, float sc
     WITH_DTYPE(dt, store_rows_as, to, (size_t)ld, x, n, HS, scale);
 }
 
-// The same, added to rows of fp32.
+// Adds them to rows of fp32.
 static void add_rows(float* to, int ld, const float* x, int n, int HS, float scale) {
     for (int r = 0; r < n; r++, to += ld, x += padded(HS))
         FOR_VECTORS(c, lanes, 0, HS,
@@ -67,7 +67,7 @@ typedef struct Span {  // rows of one document
     int offset;  // causal: query i sees the first i + 1 + offset keys
 } Span;
 
-// Only the queries that see a key and the keys that a query sees; see blank_queries, blank_keys.
+// Returns only the queries that see a key and the keys that a query sees; see blank_queries, blank_keys.
 static Span document(const Attention* a, int b) {
     Span d = {(size_t)a->cu_q[b], (size_t)a->cu_k[b], a->cu_q[b + 1] - a->cu_q[b], a->cu_k[b + 1] - a->cu_k[b], 0};
     if (a->causal) d.offset = a->causal_offset ? a->causal_offset[b] : d.k_len - d.q_len;
@@ -81,25 +81,25 @@ static Span document(const Attention* a, int b) {
 // A part of a larger attention leaves its result, and its share of gradients, in fp32.
 static DType result_type(const Attention* a, DType dt) { return a->partial ? DT_F32 : dt; }
 
-// Query heads that read a key/value head.
+// Returns the number of query heads that read a key/value head.
 static int heads_of_key(const Attention* a) { return a->NH / a->NKV; }
 
-// Keys that query i of the document sees.
+// Returns the number of keys that query i of the document sees.
 static int n_visible(const Attention* a, Span d, int i) { return a->causal ? MIN(d.k_len, i + 1 + d.offset) : d.k_len; }
 
-// ---- forward: what is known of a block of queries so far
+// ---- forward: the state of a block of queries
 
 typedef struct Running {
     float max[BLOCK];   // the largest score, or in attention_pairs.c product of q and k
     float sum[BLOCK];   // of exp(score - largest score)
-    float keep[BLOCK];  // exp(last largest - largest): what the last block of keys left of sums before it
+    float keep[BLOCK];  // exp(last largest - largest): the factor by which sums before the last block of keys shrink
 } Running;
 
 static void begin_running(Running* r) {
     for (int i = 0; i < BLOCK; i++) r->max[i] = -FLT_MAX, r->sum[i] = 0;
 }
 
-// out and lse of nq queries from row i on, from o^T (HSp,BLOCK), which is divided by the sums on the way. `scale` makes
+// Writes out and lse of nq queries from row i on, from o^T (HSp,BLOCK), which it divides by the sums. `scale` makes
 // scores of r->max; `rows` is room for a block.
 static void finish_block(void* out, float* lse, const Attention* a, size_t i, int h, float* o, const Running* r, int nq,
                          float scale, DType dt, float* rows) {
@@ -130,7 +130,7 @@ typedef struct Part {
     int want_dq, want_dkv;  // store dq of these queries; dk and dv of these keys
 } Part;
 
-// n rows of dq, dk or dv from row `row` on: stored, or, of a part, added.
+// Stores n rows of dq, dk or dv from row `row` on, or, for a part, adds them.
 static void put_gradient(void* to, const Attention* a, size_t row, int ld, int h, const float* x, int n, float scale,
                          DType dt) {
     size_t first = at(row, ld, h, a->HS);
@@ -140,28 +140,28 @@ static void put_gradient(void* to, const Attention* a, size_t row, int ld, int h
 
 // ---- the heart
 
-// What a thread does before a task and behind it.
+// A thread calls these before a task and after it.
 static void begin_task(void);
 static void end_task(void);
-// out and lse of up to GROUP blocks of queries, from i0 on, of a document and head.
+// Computes out and lse of up to GROUP blocks of queries, from i0 on, of a document and head.
 static void forward_task(void* out, float* lse, const Attention* a, Span d, int h, int i0, DType dt, void* scratch);
-static size_t forward_bytes(const KernelLimits* limits);  // of `scratch` that this needs
-static size_t backward_bytes(void);  // of `scratch` that a heart has for itself in the backward pass
+static size_t forward_bytes(const KernelLimits* limits);  // bytes of `scratch` that this needs
+static size_t backward_bytes(void);  // bytes of `scratch` that a heart has for itself in the backward pass
 
 typedef struct KeyBlock {
-    float* packed;   // KEY_HALVES: what pack_keys makes of keys and values
+    float* packed;   // KEY_HALVES: keys and values from pack_keys
     float *dk, *dv;  // (BLOCK,HSp): sums so far
     int nk, first;   // keys; the query that is the first to see key 0
 } KeyBlock;
 
 typedef struct QueryBlock {
-    float* packed;         // QUERY_HALVES: what pack_queries makes of queries and dout
+    float* packed;         // QUERY_HALVES: queries and dout from pack_queries
     float* dq;             // sums so far; NULL: not wanted
     const float *lse, *D;  // (nq)
     int nq, begin;         // begin: the first query, within its document
 } QueryBlock;
 
-// Keys and values from key j of the document on. `queries`: room that pack_queries fills afterwards.
+// Packs keys and values from key j of the document on. `queries`: room that pack_queries fills afterwards.
 static void pack_keys(const KeyBlock* b, const Attention* a, Span d, int kv, int j, DType dt, float* queries);
 static void pack_queries(const QueryBlock* r, const void* dout, const Attention* a, Span d, int h, DType dt,
                          void* scratch);
@@ -173,13 +173,13 @@ static void put_queries(const Gradients* g, const Attention* a, Span d, int h, P
 
 // ---- the backward pass of a head
 
-// What query head h has to do in a task. Heads that share keys come one after another: the first clears the sums of dk
+// Computes query head h of a task. Heads that share keys come one after another: the first clears the sums of dk
 // and dv, the last stores them. Queries add to dk and dv, keys to dq in rising order, also when other parts of the
 // document are other tasks. GROUP blocks of keys share each packed block of queries.
 //
-// Behind backward_bytes lie, in half blocks of BLOCK / 2 rows: QUERY_HALVES; KEY_HALVES of GROUP blocks of keys; dk and
-// dv of these, or where query heads share keys of all keys of the task, since they are sums over heads; dq of all
-// queries of the task and a head.
+// After backward_bytes lie, in half blocks of BLOCK / 2 rows: QUERY_HALVES; KEY_HALVES of GROUP blocks of keys; dk and
+// dv of these, or of all keys of the task if query heads share keys, since they are sums over heads; dq of all queries
+// of the task and a head.
 static void backward_head(const Gradients* g, const Attention* a, Span d, int h, Part part, DType dt, void* scratch) {
     int heads = heads_of_key(a), i_end = part.i_end;
     int j_end = MIN(MIN(part.j_end, d.k_len), ROUND_UP(n_visible(a, d, i_end - 1), BLOCK));
@@ -230,18 +230,18 @@ typedef struct Task {
 
 enum { DQ_ROWS = 4 * BLOCK };  // queries of a BACKWARD_DQ task: they share the transposition of each block of keys
 
-// Rows, and pairs of a row and a head: a group of s ranks calls with up to N s rows of NKV / s key/value heads, rounded
-// up, which are fewer than NKV + s pairs for each of N, and as many times more query heads as share one.
+// These bound rows, and pairs of a row and a head: a group of s ranks calls with up to N s rows of NKV / s key/value
+// heads, rounded up: fewer than NKV + s pairs for each of N, and as many times more query heads as share one.
 static size_t most_rows(const KernelLimits* limits) { return (size_t)limits->N * (size_t)MAX(1, limits->spread); }
 static size_t most_pairs(const KernelLimits* limits) {
     int NKV = MAX(1, limits->NKV);
     return (size_t)limits->N * (size_t)(NKV + MAX(1, limits->spread) - 1) * CEIL_DIV((size_t)limits->NH, (size_t)NKV);
 }
 
-// One for each row at most: blocks have at least one, and a document that is split has more rows than pieces.
+// Tasks are at most one a row: blocks have at least one row, and a document that is split has more rows than pieces.
 static size_t most_tasks(const KernelLimits* limits) { return most_rows(limits); }
 
-// Pairs (query, key) that see each other, for queries [i, i + n).
+// Returns the pairs (query, key) that see each other, for queries [i, i + n).
 static float n_pairs(const Attention* a, Span d, int i, int n) {
     float last = (float)n_visible(a, d, i + n - 1);
     return (float)n * (a->causal ? last - (float)(n - 1) / 2 : last);
@@ -291,7 +291,7 @@ typedef struct Work {
     float cost;  // of all, for one head
 } Work;
 
-// Counting sort of the n tasks at `tasks` into the room behind them, large ones first.
+// Sorts the n tasks at `tasks`, by counting, into the room after them, large ones first.
 static Work sort_tasks(Task* tasks, int n, int heads) {
     Work w = {.tasks = tasks + n, .n = n, .heads = heads};
     int next[CLASSES];
@@ -308,7 +308,7 @@ static Work sort_tasks(Task* tasks, int n, int heads) {
     return w;
 }
 
-// The t-th piece of work of n * heads: class by class, in a class head by head, so that threads meet the same keys.
+// Returns piece t of n * heads pieces of work: by class, in a class head by head, so that threads meet the same keys.
 static Task deal(const Work* w, size_t t, int* h) {
     int c = 0;
     while (t >= (size_t)w->begin[c + 1] * w->heads) c++;
@@ -347,7 +347,7 @@ static inline int wakes_threads(const Work* w, const Attention* a) {
     return w->cost * (float)a->NH * (float)a->HS > (float)(1 << 18);
 }
 
-typedef struct Job {  // of the forward pass; of the row dots (lse is D); of the backward pass
+typedef struct Job {  // for the forward pass, the row dots (lse is D) and the backward pass
     void* out;
     float* lse;
     const void* dout;
@@ -363,7 +363,7 @@ static void run_forward_task(const void* job, size_t t, int thread) {
     Task task = deal(&j->work, t, &h);
     Span d = document(j->a, task.doc);
     if (d.q_len <= FEW) {
-        // All heads at once where there are documents for all threads.
+        // All heads go at once if there are documents for all threads.
         int together = j->work.n >= 2 * team_threads(), end = together ? j->a->NH : h + 1;
         for (int i = 0; i < d.q_len && (!together || h == 0); i++)
             forward_few(j->out, j->lse, j->a, d, i, h, end, j->dt, cpu_thread_scratch(thread));

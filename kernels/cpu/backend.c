@@ -1,5 +1,5 @@
-// backend.c - which instruction sets this processor has, the tables made for them, their scratch memory and threads,
-// and what the processor can do at most.
+// backend.c - finds the instruction sets of this processor, makes their tables, holds their scratch memory and threads,
+// and measures the processor's peak.
 //
 // A table starts as a copy of the reference and is overridden family by family. Each set has all families of its own,
 // but AMX, which overrides some entries of avx512bf16's table. All tables share one scratch memory, because ops run one
@@ -92,7 +92,7 @@ static double thread_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// Where ranks share cores the wall clock would count the work of others too.
+// If ranks share cores, the wall clock would count the work of others too.
 static double cpu_clock(void) { return events.oversubscribed ? thread_seconds() : now_seconds(); }
 
 static void record_event(int i, Stream s) { events.seconds[i] = cpu_clock(); }
@@ -120,7 +120,7 @@ static int threads_wanted(const KernelLimits* limits) {
     return limits->threads > 0 ? limits->threads : host_cores("", 0);
 }
 
-// The most that any op of any usable set needs, so that every table can be open at once.
+// Returns the most that any op of any usable set needs, so that every table can be open at once.
 static CpuScratch scratch_needed(const KernelLimits* limits) {
     CpuScratch most = {0, 0};
     for (int isa = CPU_GENERIC; isa < CPU_ISAS; isa++)
@@ -141,9 +141,9 @@ static size_t workspace_bytes(const KernelLimits* limits) {
     return need.shared_bytes + need.thread_bytes * (size_t)threads_wanted(limits);
 }
 
-// Zeroed memory; large blocks in huge pages where the system gives them: packed panels are walked end to end, and rows
-// of heads lie pages apart, so that 4 KiB pages would miss the TLB. Pages given back read as zero: each is cleared
-// when, and near where, a thread first uses it.
+// Returns zeroed memory; large blocks are in huge pages if the system gives them: packed panels are walked end to end,
+// and rows of heads lie pages apart, so that 4 KiB pages would miss the TLB. Pages given back read as zero: each is
+// cleared when, and near where, a thread first uses it.
 static void* zeroed(size_t bytes) {
     enum { HUGE = 2 << 20 };
     void* p = NULL;
@@ -223,10 +223,10 @@ const Kernels* cpu_kernels(CpuIsa isa) {
     return table;
 }
 
-// ---- what the multiply-add units do on registers alone
+// ---- the multiply-add units on registers alone
 
-// n rounds of 12 independent instructions, enough to hide their latency. Their values do not matter; only registers
-// that a call may destroy are written.
+// Runs n rounds of 12 independent instructions, enough to hide their latency. Their values do not matter; it writes
+// only registers that a call may destroy.
 #if defined(__x86_64__)
 #define TWELVE(op) \
     op "0\n" op "1\n" op "2\n" op "3\n" op "4\n" op "5\n" op "6\n" op "7\n" op "8\n" op "9\n" op "10\n" op "11\n"
@@ -255,7 +255,7 @@ static void run_rounds(PeakUnit unit, int n) { (void)unit, (void)n; }
 
 static const CpuIsa needs[] = {CPU_AVX2, CPU_AVX512, CPU_AVX512BF16, CPU_AMX};
 
-// Of one instruction: 2 for each multiply-add of 8 lanes, 16 lanes, 16 lanes of pairs, and of 16 x 16 sums over a
+// FLOPs of one instruction: 2 for each multiply-add of 8 lanes, 16 lanes, 16 lanes of pairs, and of 16 x 16 sums over a
 // depth of 32 bf16 (64 bytes).
 static const double flops[] = {2 * 8, 2 * 16, 2 * 16 * 2, 2 * 16 * 16 * 32};
 

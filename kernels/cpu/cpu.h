@@ -49,22 +49,22 @@ void* cpu_thread_scratch(int thread);
 
 // ---- the threads, which are OpenMP's: a parallel loop over tasks
 
-// Task `task` of `job`, on thread `thread`, which is 0 for the caller.
+// Runs task `task` of `job`, on thread `thread`, which is 0 for the caller.
 typedef void (*TeamTask)(const void* job, size_t task, int thread);
 
-// From now on n threads, the caller one of them; the first loop starts them. Without OpenMP there is the caller alone.
+// Sets the number of threads, the caller one of them; the first loop starts them. Without OpenMP the caller is alone.
 void team_open(int n);
-// Threads of team_open's last call; 1 before it.
+// Returns the threads of team_open's last call; 1 before it.
 int team_threads(void);
 
-// f(job, 0 .. n - 1), each once, on any thread and in any order; threads take `at_once` of them at a time, at least 1.
-// With `alone` all on the caller, in order. A task runs no team itself.
+// Calls f(job, 0 .. n - 1), each once, on any thread and in any order; threads take `at_once` at a time, at least 1.
+// With `alone` all run on the caller, in order. A task runs no team itself.
 void team_run(TeamTask f, const void* job, size_t n, size_t at_once, int alone);
 
-// How many of n tasks that cost about the same a thread takes at a time: eight portions a thread.
+// Returns how many of n tasks of about the same cost a thread takes at a time: eight portions a thread.
 static inline size_t cpu_portion(size_t n) { return n / (8 * (size_t)team_threads()) + 1; }
 
-// The part of n that thread t of nt works on, cut at multiples of `unit`: [*begin, *end).
+// Finds the part of n that thread t of nt works on, cut at multiples of `unit`: [*begin, *end).
 static inline void cpu_share(size_t n, size_t unit, int t, int nt, size_t* begin, size_t* end) {
     size_t units = CEIL_DIV(n, unit);
     *begin = MIN(n, units * (size_t)t / (size_t)nt * unit);
@@ -79,12 +79,12 @@ typedef struct CpuSoftmax {
 } CpuSoftmax;
 CpuSoftmax cpu_join_softmax(const float* stats, int parts, size_t N, size_t n);
 
-// What the multiply-add units of this processor can do: arithmetic on registers alone, no memory.
+// The multiply-add units of this processor, measured by arithmetic on registers alone.
 typedef enum PeakUnit { PEAK_FMA_YMM, PEAK_FMA_ZMM, PEAK_PAIRS_ZMM, PEAK_TILES, PEAK_UNITS } PeakUnit;
 
-// FLOP/s of one unit on all threads of the team together, measured in processor time, because other programs may share
-// the cores; the best of a few tries. 0 where the processor lacks the instruction.
+// Returns the FLOP/s of one unit on all threads of the team together, the best of a few tries, in processor time,
+// because other programs may share the cores. 0: the processor lacks the instruction.
 double cpu_peak_of(PeakUnit unit);
-// FLOP/s of the fastest that the instruction set of a table has for the type; 0 where that is not known: for sets below
-// avx2, other processors, and tables that are not the CPU's.
+// Returns the FLOP/s of the fastest unit that the instruction set of a table has for the type; 0: not known, for sets
+// below avx2, other processors, and tables that are not the CPU's.
 double cpu_peak(const Kernels* k, DType dt);

@@ -43,7 +43,7 @@ SIMD_INLINE void add_gradient(float* to, const void* from, size_t begin, size_t 
     FOR_VECTORS(c, n, begin, end, vf_put(to, c, n, vf_get(to, c, n, DT_F32) + vf_get(from, c, n, dt), DT_F32););
 }
 
-// Adds columns begin .. end of every row to its token and position, where it has them.
+// Adds columns begin .. end of every row to its token and position, if it has them.
 SIMD_INLINE void add_gradients(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions,
                                size_t N, size_t C, size_t begin, size_t end, DType dt) {
     for (size_t row = 0; row < N; row++) {
@@ -69,7 +69,7 @@ static void embedding_backward(float* dwte, float* dwpe, const void* dout, const
 
 // ---- activations, sums, conversions
 
-// Units begin .. end of a row of x, for SwiGLU U gates and U ups.
+// Computes units begin .. end of a row of x, for SwiGLU of U gates and U ups.
 SIMD_INLINE void activate(void* out, const void* x, ActFunction f, size_t U, size_t begin, size_t end, DType dt) {
     FOR_VECTORS(i, n, begin, end, {
         vf gate = vf_get(x, i, n, dt);
@@ -80,7 +80,7 @@ SIMD_INLINE void activate(void* out, const void* x, ActFunction f, size_t U, siz
     });
 }
 
-// With h = sigmoid(gate):  dup = dout gate h,  dgate = dout up (h + gate h (1 - h)).
+// SwiGLU's gradients, h = sigmoid(gate):  dup = dout gate h,  dgate = dout up (h + gate h (1 - h)).
 SIMD_INLINE void activate_backward(void* dx, const void* dout, const void* x, ActFunction f, size_t U, size_t begin,
                                    size_t end, DType dt) {
     FOR_VECTORS(i, n, begin, end, {
@@ -164,7 +164,7 @@ static void cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, S
 
 // ---- parts of an attention become one
 
-// With d = lse - part_lse and e = exp(-|d|), at most 1, the factors are 1 / (1 + e) and e / (1 + e). A NaN stays one.
+// The factors are 1 / (1 + e) and e / (1 + e), with d = lse - part_lse and e = exp(-|d|), at most 1. A NaN stays one.
 static void merge_head(float* out, float* lse, const float* part, float part_lse, size_t HS) {
     float d = *lse - part_lse, e = expf(-fabsf(d)), greater = 1 / (1 + e), smaller = e / (1 + e);
     float keep = d > 0 ? greater : smaller, take = d > 0 ? smaller : greater;
@@ -292,8 +292,8 @@ SIMD_INLINE float row_mean(const void* x, size_t n_columns, DType dt) {
     return vf_sum(sum) / (float)n_columns;
 }
 
-// Without branches, because what is missing may follow no pattern: a missing element is read from elsewhere, which is
-// one place for the whole row, or where it lies already.
+// It has no branches, because missing elements may follow no pattern: each is read from elsewhere, which is one place
+// for the whole row, or where it lies already.
 SIMD_INLINE void scatter_row(void* out, const void* x, const int* source, ColumnFill fill, size_t K, size_t n,
                              DType dt) {
     float mean = fill == FILL_MEAN ? row_mean(x, n, dt) : 0;

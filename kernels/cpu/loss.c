@@ -13,8 +13,8 @@ enum {
 
 // ---- classifier
 
-// max and total = sum of exp(x - max) of a row, chunk by chunk in one pass over memory: a chunk that raises the maximum
-// scales the total down. Starting from -FLT_MAX instead of -infinity lets a whole chunk be -infinity.
+// Finds max and total = sum of exp(x - max) of a row, by chunks in one pass over memory: a chunk that raises max scales
+// the total down. Starting from -FLT_MAX instead of -infinity lets a whole chunk be -infinity.
 SIMD_INLINE void log_sum_exp(float* max, float* total, const void* x, size_t V, DType dt) {
     *max = -FLT_MAX;
     *total = 0;
@@ -64,7 +64,7 @@ SIMD_INLINE float classify_row(void* logits, int target, float scale, int write_
 }
 
 typedef struct Classifier {
-    float *losses, *stats;  // stats: what classifier_part writes and classifier_join reads
+    float *losses, *stats;  // stats: classifier_part writes, classifier_join reads them
     void* logits;
     const int* targets;
     float scale;
@@ -87,14 +87,14 @@ static void classifier(float* losses, void* logits, const int* targets, float sc
 
 // ---- the classifier in parts of the vocabulary
 
-// The stats of a row. Where all logits are -infinity the greatest is too, and the sum is 0.
+// Writes the stats of a row. If all logits are -infinity the greatest is too, and the sum is 0.
 SIMD_INLINE void summarize_row(float stats[3], const void* logits, int target, size_t V, DType dt) {
     log_sum_exp(&stats[0], &stats[1], logits, V, dt);
     if (stats[1] == 0) stats[0] = -INFINITY;
     stats[2] = target >= 0 && (size_t)target < V ? logit(logits, (size_t)target, dt) : 0;
 }
 
-// The target's column in a part that begins at `first`: below 0 or from V on where another part has it.
+// Returns the target's column in a part that begins at `first`: below 0, or V or more, if another part has it.
 static int column_of(int target, int first) { return target < first ? -1 : target - first; }
 
 static void summarize_token(const void* job, size_t n, int thread) {
@@ -164,8 +164,8 @@ typedef struct AdamWStep {  // the factors of one step, as every weight needs th
     float m_keep, m_take, v_keep, v_take, v_correction, lr_corrected, lr_decay, eps, grad_scale;
 } AdamWStep;
 
-// Integers alone: the compiler makes vectors of it. The masters are still in the first cache. Where `grad` is not NULL
-// and 0 an element is frozen.
+// Rounds by integers alone, of which the compiler makes vectors. The masters are still in the first cache. An element
+// whose `grad` (unless NULL) is 0 is frozen.
 static void round_run(bf16* restrict to, const float* restrict x, const float* grad, size_t n, uint64_t seed,
                       uint64_t first) {
     for (size_t i = 0; i < n; i++)
@@ -226,7 +226,7 @@ static void adamw(const AdamW* a, DType dt, Stream s) {
     cpu_for(adamw_task, &(AdamWJob){a, k, dt}, pieces, a->n);
 }
 
-// In double, because a gradient of 10^8 weights adds that many squares.
+// Sums in double, because a gradient of 10^8 weights adds that many squares.
 static double squares(const float* x, size_t begin, size_t end) {
     enum { LANES = SIMD_FLOATS / 2, SUMS = 8 };
     double sum[SUMS * LANES] = {0}, total = 0;

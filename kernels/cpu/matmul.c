@@ -64,9 +64,9 @@ ENTRIES(floats, FLOATS, 1)
 #ifdef __AVX512BF16__
 ENTRIES(pairs, PAIRS, 1)
 
-// Where bf16 pairs are multiplied at a good part of the rate of fp32, they win. Intel's processors take four times as
-// long for a vector of pairs as for one of fp32 (measured on the fifth Xeon generation): there bf16 is converted when
-// it is packed.
+// Multiplying bf16 pairs wins if it has a good part of the rate of fp32. Intel's processors take four times as long for
+// a vector of pairs as for one of fp32 (measured on the fifth Xeon generation): there bf16 is converted when it is
+// packed.
 static void install_faster(Kernels* table) {
     __builtin_cpu_init();
     if (__builtin_cpu_is("intel")) install_floats(table);

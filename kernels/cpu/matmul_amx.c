@@ -41,7 +41,7 @@ static void pack_a(float* to, const Product* p, size_t i, size_t k, size_t depth
         }
 }
 
-// Bytes from row to row of what AMX tiles are loaded from, and where the lower half of the sums begins.
+// Row strides in bytes of the memory that AMX tiles are loaded from; LOWER: where the lower half of the sums begins.
 enum { A_ROW = 64, B_ROW = 4 * NR, SUMS_ROW = 4 * NR, LOWER = 16 * NR };
 
 static void multiply_panels(float* sums, const float* a, const float* b, size_t depth, int add, const char* next,

@@ -60,8 +60,8 @@ typedef struct Moments {
     float mean, rstd;
 } Moments;
 
-// Mean and 1 / sqrt(variance + eps) of x (C) fp32, the variance from the differences to the mean. x has room for whole
-// steps, which is filled with numbers that add nothing.
+// Returns mean and 1 / sqrt(variance + eps) of x (C) fp32, the variance from differences to the mean. x has room for
+// whole steps, which is filled with numbers that add nothing.
 SIMD_INLINE Moments moments(float* x, size_t C, float eps, int centred) {
     vf sum[4] = {{0}}, square[4] = {{0}};
     size_t whole = ROUND_UP(C, (size_t)STEP);
@@ -123,8 +123,8 @@ static void norm_forward(void* sum, void* out, float* mean, float* rstd, const v
     cpu_for(norm_token, &job, job.N, job.N * job.C);
 }
 
-// With xhat = (x - mean) rstd and g = dout weight:  dx += rstd (g - mean(g) - xhat mean(g xhat)), means over C;
-// dweight += dout xhat, dbias += dout. Without a mean its gradient, mean(g), is missing too.
+// dx += rstd (g - mean(g) - xhat mean(g xhat)), means over C, xhat = (x - mean) rstd, g = dout weight; dweight +=
+// dout xhat, dbias += dout. Without a mean its gradient, mean(g), is missing too.
 SIMD_INLINE void norm_backward_row(void* dx, float* dweight, float* dbias, const void* dout, const void* x,
                                    const void* weight, float mean, float rstd, size_t C, int centred, DType dt) {
     vf g_sum = {0}, gx_sum = {0};
@@ -262,8 +262,8 @@ static void rotary_forward(void* x, void* raw, const Rotary* r, DType dt, Stream
     cpu_for(turn_token, &job, N, N * width);
 }
 
-// g = dx turned back. With a weight, h = g weight and xhat = raw rstd:  dx = rstd (h - xhat mean(h xhat)), dweight +=
-// g xhat; g (HS) keeps the first pass for the second.
+// dx = g, which is dx turned back; but with a weight, h = g weight and xhat = raw rstd:  dx = rstd (h - xhat mean(h
+// xhat)), dweight += g xhat. w->g (HS) keeps the first pass for the second.
 SIMD_INLINE void turn_head_back(void* dx, float* dweight, const HeadScratch* w, const void* weight, const void* raw,
                                 float rstd, size_t HS, DType dt) {
     size_t half = HS / 2;
@@ -292,7 +292,7 @@ SIMD_INLINE void turn_head_back(void* dx, float* dweight, const HeadScratch* w, 
     });
 }
 
-// dweights: of queries, and Cp further on of keys.
+// Turns a row back. dweights are those of queries, and Cp further on those of keys.
 SIMD_INLINE void turn_row_back(void* dx, float* dweights, size_t Cp, const HeadScratch* w, const void* raw,
                                const Rotary* r, DType dt) {
     size_t HS = (size_t)r->HS, heads = (size_t)(r->NH + r->NKV);

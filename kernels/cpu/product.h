@@ -51,15 +51,15 @@ typedef struct Finished {
 
 // ---- the heart
 
-// Packs `rows` of the n rows of A from i on, `depth` packed elements from k on, as one panel, or a part of its depth.
-// With row_sums (MR) adds the sum of each row there.
+// Packs `rows` of the n rows of A from i on, `depth` packed elements from k on, as one panel, or a part of its depth,
+// and adds the sum of each row to row_sums (MR), unless that is NULL.
 static void pack_a(float* to, const Product* p, size_t i, size_t k, size_t depth, float* row_sums);
 // sums (MR,NR) = or += a b over `depth` packed elements of two panels. Before it stores them it writes the finished
 // tile, which without add may lie in the same place, and fetches the first depth * 8 bytes from `next` on into the
 // second cache.
 static void multiply_panels(float* sums, const float* a, const float* b, size_t depth, int add, const char* next,
                             const Product* p, const Finished* finished);
-// What a thread does before a block and behind it.
+// A thread calls these before a block and after it.
 static void begin_block(void);
 static void end_block(void);
 
@@ -69,12 +69,12 @@ static inline const void* element(const void* p, size_t i, DType dt) { return (c
 
 // ---- packing: strips of SIMD_FLOATS rows of A or columns of B
 
-// n of the elements from p on, or as many as one vector holds.
+// Loads n of the elements from p on, or as many as one vector holds.
 SIMD_INLINE vf load_floats(const void* p, size_t n, DType dt) {
     return n >= SIMD_FLOATS ? vf_load_as(p, dt) : vf_load_part(p, (int)n, dt);
 }
 
-// n of the bf16 from p on, or as many as one vector holds, as they lie.
+// Loads n of the bf16 from p on, or as many as one vector holds, as they lie.
 SIMD_INLINE vf load_pairs(const void* p, size_t n) {
     vf x = {0};
     if (n >= 2 * SIMD_FLOATS) memcpy(&x, p, sizeof x);
@@ -82,13 +82,13 @@ SIMD_INLINE vf load_pairs(const void* p, size_t n) {
     return x;
 }
 
-// n of the bf16 from p on, or as many as one vector holds, each in a lane of its own.
+// Loads n of the bf16 from p on, or as many as one vector holds, each into a lane of its own.
 SIMD_INLINE vf_bits load_halves(const void* p, size_t n) {
     if (n < SIMD_FLOATS) return (vf_bits)vf_load_part(p, (int)n, DT_BF16) >> 16;
     return vf_widen(*(const vf_bf16_unaligned*)p);
 }
 
-// Pairs of n elements from p on with those one step of depth, ld, further. `left` steps are left.
+// Loads pairs of n elements from p on with those one step of depth, ld, further. `left` steps are left.
 SIMD_INLINE vf load_two_rows(const void* p, size_t ld, size_t n, size_t left, vf* sum) {
     vf_bits even = {0}, odd = {0};
     if (left > 0) even = load_halves(p, n);
@@ -97,8 +97,8 @@ SIMD_INLINE vf load_two_rows(const void* p, size_t ld, size_t n, size_t left, vf
     return (vf)(even | odd);
 }
 
-// A strip whose depth is contiguous: `rows` rows from p on, `depth` packed elements of which `left` elements of the
-// tensor exist, to to[k * width].
+// Packs a strip whose depth is contiguous into to[k * width]: `rows` rows from p on, `depth` packed elements of which
+// `left` elements of the tensor exist.
 SIMD_INLINE void pack_transposed(float* to, int width, const void* p, size_t ld, int rows, size_t depth, size_t left,
                                  DType dt, Packing packing) {
     for (size_t k = 0; k < depth; k += SIMD_FLOATS) {
@@ -120,7 +120,7 @@ SIMD_INLINE void pack_transposed(float* to, int width, const void* p, size_t ld,
     }
 }
 
-// A strip whose rows are contiguous. Returns the sum of each row.
+// Packs a strip whose rows are contiguous. Returns the sum of each row.
 SIMD_INLINE vf pack_straight(float* to, int width, const void* p, size_t ld, size_t rows, size_t depth, size_t left,
                              DType dt, Packing packing) {
     vf sum = {0};
@@ -138,7 +138,7 @@ SIMD_INLINE vf pack_straight(float* to, int width, const void* p, size_t ld, siz
     return sum;
 }
 
-// The strips of `width` rows, of n, of x from row i on, `depth` packed elements from k on, in the order of depth. Rows
+// Packs strips of `width` of n rows of x from row i on, `depth` packed elements from k on, in the order of depth. Rows
 // that do not exist are 0. The last step of a transposed strip may write up to a vector beyond the panel, where the
 // next one follows.
 SIMD_INLINE void pack_panel_as(float* to, int width, const Operand* x, size_t i, size_t n, size_t k, size_t depth,
@@ -166,11 +166,11 @@ static void pack_panel(float* to, int width, const Product* p, const Operand* x,
     else pack_panel_as(to, width, x, i, n, k, depth, p->K, row_sums, DT_BF16, PAIRS);
 }
 
-// Where rows are contiguous a few steps of all panels are packed at a time, because a panel alone would touch a page or
+// If rows are contiguous, a few steps of all panels are packed at a time, because a panel alone would touch a page or
 // two at every step.
 enum { PACK_DEPTH = 16, PACK_PANELS = 4 };
 
-// Panels 0 .. panels of A from row m on, and begin .. end of B from column n on; `depth` packed elements from k on.
+// Pack panels 0 .. panels of A from row m on, begin .. end of B from column n on; `depth` packed elements from k on.
 static void pack_block_of_a(float* to, const Product* p, size_t m, size_t panels, size_t k, size_t depth,
                             float* row_sums) {
     size_t step = p->a.k_contiguous ? depth : PACK_DEPTH;
@@ -230,7 +230,7 @@ static void write_rows(const Product* p, const Finished* tile, size_t begin, siz
 
 // ---- the blocked product
 
-// n cut into equal pieces of at most `most`, a multiple of `unit`: the size of a piece.
+// Returns the size of a piece if n is cut into equal ones of at most `most`, a multiple of `unit`.
 static size_t piece(size_t n, size_t most, size_t unit) { return ROUND_UP(CEIL_DIV(n, CEIL_DIV(n, most)), unit); }
 
 // A thread's scratch: a block of A, its sums, and the sums over its rows.
@@ -240,14 +240,14 @@ typedef struct ThreadScratch {
     float row_sums[MC];
 } ThreadScratch;
 
-// What a thread works on at one moment: rows m .. m + rows, panels panel .. panel_end of the block of B from column n
+// The work of a thread at one moment: rows m .. m + rows, panels panel .. panel_end of the block of B from column n
 // on, and the depth k .. k + depth, in packed elements.
 typedef struct Block {
     size_t m, rows;
     size_t n, panel, panel_end;
     size_t k, depth;
-    int first, last;    // is this the first, the last part of the whole depth?
-    int with_row_sums;  // does this thread sum rows of A, and now?
+    int first, last;    // this is the first, the last part of the whole depth
+    int with_row_sums;  // this thread sums rows of A in this block
     const float* b;     // packed, panel after panel
     float* sums;        // tile after tile
 } Block;
@@ -312,14 +312,14 @@ static void multiply_some(const void* job, size_t task, int thread) {
     end_block();
 }
 
-// Blocks of rows: of at most MC; four a thread, so that none waits long for another, unless they become too small.
+// Returns the number of blocks of rows, of at most MC: four a thread, so that none waits long, unless too small.
 static size_t count_row_blocks(size_t M, size_t threads) {
     enum { LEAST = 4 };  // panels of a block
     size_t panels = CEIL_DIV(M, (size_t)MR), most = min(4 * threads, CEIL_DIV(panels, (size_t)LEAST));
     return min(panels, ROUND_UP(MAX(CEIL_DIV(M, (size_t)MC), most), threads));
 }
 
-// Sums of a depth beyond DEPTH wait in shared scratch for the next block of B, but where the result is added to, each
+// Sums of a depth beyond DEPTH wait in shared scratch for the next block of B; but if the result is added to, each
 // simply adds its own.
 static void multiply(const Product* p) {
     if (p->M == 0 || p->K == 0) return;
@@ -404,7 +404,7 @@ static void backward_weight(Packing packing, float* dweight, float* dbias, const
 }
 // clang-format on
 
-// The entries of the table, for one packing of bf16. Without takes_fp32 that type stays with what was there before.
+// The entries of the table, for one packing of bf16. Without takes_fp32 the table before keeps that type.
 #define ENTRIES(name, packing, takes_fp32)                                                                           \
     static Kernels below_##name;                                                                                     \
     static void forward_##name(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N,    \

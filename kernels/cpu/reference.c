@@ -13,7 +13,7 @@
 
 static double load(const void* p, size_t i, DType dt) { return dtype_load(p, i, dt); }
 static void store(void* p, size_t i, double x, DType dt) { dtype_store(p, i, x, dt); }
-// a where b is NaN. With fmax gcc 12 for ARM ends in an internal error at -O3.
+// Returns the greater, or a if b is NaN. With fmax gcc 12 for ARM ends in an internal error at -O3.
 static double greater(double a, double b) { return b > a ? b : a; }
 
 // ---- device and memory: the reference needs none of its own
@@ -124,7 +124,7 @@ static void activation_forward(void* out, const void* x, ActFunction f, int N, i
         }
 }
 
-// Of SwiGLU, with h = sigmoid(gate):  dup = dout gate h,  dgate = dout up (h + gate h (1 - h)).
+// SwiGLU's gradients, h = sigmoid(gate):  dup = dout gate h,  dgate = dout up (h + gate h (1 - h)).
 static void activation_backward(void* dx, const void* dout, const void* x, ActFunction f, int N, int U, DType dt,
                                 Stream s) {
     for (size_t n = 0; n < (size_t)N; n++)
@@ -201,14 +201,14 @@ static void rotary_forward(void* x, void* raw, const Rotary* r, DType dt, Stream
         }
 }
 
-// The gradient of the rotation's input j: its output, turned back.
+// Returns the gradient of the rotation's input j: its output's, turned back.
 static double turned_back(const void* dx, size_t at, const float* turns, int j, int half, DType dt) {
     const float* turn = turns + j % half * 2;
     double d = load(dx, at + j, dt), other = load(dx, at + (j + half) % (2 * half), dt);
     return d * turn[0] + (j < half ? other : -other) * turn[1];
 }
 
-// Of a head vector with QK-norm: g (HS) in, the gradient of the norm's input out.
+// Replaces g (HS), of a head vector with QK-norm, by the gradient of the norm's input.
 static void qk_norm_backward(double* g, float* dweight, const void* weight, const void* raw, size_t at, int HS,
                              float eps, DType dt) {
     double rstd = root_mean_square_inverse(raw, at, HS, eps, dt), hx_mean = 0;
@@ -240,7 +240,7 @@ static void rotary_backward(void* dx, float* dq_weight, float* dk_weight, const 
 
 // ---- attention
 
-// Where the key or value of row `key` lies that query head h reads.
+// Returns where the key or value of row `key` lies that query head h reads.
 static size_t key_at(const Attention* a, size_t key, int h) {
     return key * a->ldkv + (size_t)(h / (a->NH / a->NKV)) * a->HS;
 }
@@ -252,7 +252,7 @@ static double score(const Attention* a, size_t query, size_t key, int h, DType d
     return sum * a->scale;
 }
 
-// Rows of keys that query i of document b sees: [*begin, *end).
+// Finds the rows of keys that query i of document b sees: [*begin, *end).
 static void visible_keys(const Attention* a, int b, int i, size_t* begin, size_t* end) {
     int q_len = a->cu_q[b + 1] - a->cu_q[b], k_len = a->cu_k[b + 1] - a->cu_k[b];
     int offset = a->causal_offset ? a->causal_offset[b] : k_len - q_len;
@@ -283,13 +283,13 @@ static void attention_forward(void* out, float* lse, const Attention* a, DType d
     free(sum);
 }
 
-// An element of dq, dk or dv: the gradient itself, or, of a part, a share of it.
+// Writes an element of dq, dk or dv: the gradient itself, or, for a part, adds a share of it.
 static void put_gradient(void* to, size_t i, double x, const Attention* a, DType dt) {
     if (a->partial) store(to, i, load(to, i, DT_F32) + x, DT_F32);
     else store(to, i, x, dt);
 }
 
-// Query head h of document b: dq, by way of sum (HS), and what it adds to dk and dv (k_len,HS) of its key/value head.
+// Computes dq of query head h of document b, in sum (HS), and its share of dk and dv (k_len,HS) of its key/value head.
 static void query_head_backward(void* dq, double* sum, double* dk, double* dv, const void* dout, const void* out,
                                 const float* lse, const Attention* a, int b, int h, DType dt) {
     size_t Nq = (size_t)a->cu_q[a->n_docs], first_key = (size_t)a->cu_k[b], HS = (size_t)a->HS, k0, k1;
@@ -355,7 +355,7 @@ static void classifier(float* losses, void* logits, const int* targets, float sc
 
 // ---- generation
 
-// The least logit that is drawn from: the k-th largest of n.
+// Returns the least logit that is drawn from: the k-th largest of n.
 static double least_drawn(const void* z, int n, int k, DType dt) {
     double least = k > 0 && k < n ? INFINITY : -INFINITY, next;
     for (int found = 0; found < k && least > -INFINITY; least = next) {
@@ -421,7 +421,7 @@ static void clip_scale(float* scale, const double* norm2, float clip, Stream s) 
 }
 
 // clang-format off
-// In the order of the struct, so that none is missing.
+// The entries stand in the order of the struct, so that none is missing.
 const Kernels cpu_reference = {
     "cpu reference", 0, /* on_host */ 1, /* full_matmul */ 1024, 0, 0, /* attention_tail */ 0, 0, 0, /* ranks */ NULL,
     /* memory_available */ NULL, workspace_bytes, open_nothing, close_nothing, no_choices,

@@ -1,5 +1,5 @@
 // reference_ranks.c - the plain form of ops that only many ranks need: parts of attention and of a loss, moves of rows,
-// heads and columns. As reference.c, this is the specification.
+// heads and columns. Like reference.c, this is the specification.
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
@@ -40,8 +40,8 @@ static void scatter_rows(void* out, const void* x, const int* rows, int n, int C
         if (rows[i] >= 0) memcpy((char*)out + (size_t)rows[i] * ldo * elem, (const char*)x + i * ldx * elem, C * elem);
 }
 
-// Between the rows of x, M matrices of NH heads each, and its d slices of heads, one after another. A head of matrix m
-// has size[m > 0] elements, a head of all matrices `all`.
+// Moves heads between the rows of x, M matrices of NH heads each, and its d slices of heads, one after another. A head
+// of matrix m has size[m > 0] elements, a head of all matrices `all`.
 static void move_heads(char* slices, char* x, int split, size_t N, size_t M, const size_t size[2], const int* border,
                        int d, size_t elem) {
     size_t all = size[0] + (M - 1) * size[1], NH = (size_t)border[d];
@@ -107,7 +107,7 @@ static void classifier_part(float* stats, const void* logits, const int* targets
     }
 }
 
-// Sums in rank order. A part without any logit, or of hidden ones only, adds 0 exp(-infinity).
+// Sums parts in rank order. A part without any logit, or of hidden ones only, adds 0 exp(-infinity).
 CpuSoftmax cpu_join_softmax(const float* stats, int parts, size_t N, size_t n) {
     double max = -INFINITY, total = 0, at_target = 0;
     for (size_t p = 0; p < (size_t)parts; p++) max = greater(max, stats[(p * N + n) * 3]);
@@ -143,7 +143,7 @@ static void weigh_labels(float* losses, void* logits, const int* targets, const 
 }
 
 // clang-format off
-// In the order of the struct, so that none is missing.
+// The entries stand in the order of the struct, so that none is missing.
 const RankOps reference_rank_ops = {
     attention_merge, cast, gather_rows, split_heads, join_heads, gather_columns, scatter_columns, scatter_rows,
     classifier_part, classifier_join, weigh_labels

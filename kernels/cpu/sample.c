@@ -1,4 +1,4 @@
-// sample.c - a token drawn of each row of logits. A thread takes a row and reads it a few times over: for the largest
+// sample.c - draws a token from each row of logits. A thread takes a row and reads it a few times over: for the largest
 // logit, with top_k for the least that is drawn from, for the two sums, and for the run of ids in which the token is.
 #include <math.h>
 #include <string.h>
@@ -13,7 +13,7 @@ typedef struct Row {
     float scale;        // 1 / temperature
 } Row;
 
-// The largest of the logits begin .. end, at least `max`.
+// Returns the largest of the logits begin .. end, at least `max`.
 SIMD_INLINE float largest(float max, const void* z, size_t begin, size_t end, DType dt) {
     vf highest = vf_set1(max);
     FOR_VECTORS(v, n, begin, end, {
@@ -37,7 +37,7 @@ SIMD_INLINE size_t count_from(float least, const void* z, size_t ids, DType dt) 
     return count;
 }
 
-// The float whose place in the order of all floats is `key`: bits of negative ones count down.
+// Returns the float whose place in the order of all floats is `key`: bits of negative ones count down.
 static float float_at(uint32_t key) {
     float x;
     uint32_t bits = key >> 31 ? key & 0x7fffffff : ~key;
@@ -45,8 +45,8 @@ static float float_at(uint32_t key) {
     return x;
 }
 
-// The k-th largest logit of the ids, bit by bit of its place. The search does not find -infinity, since it meets NaN
-// below the least finite float.
+// Returns the k-th largest logit of the ids, found bit by bit of its place. The search does not find -infinity, since
+// it meets NaN below the least finite float.
 SIMD_INLINE float least_drawn(const void* z, size_t ids, int k, DType dt) {
     uint32_t key = 0;
     if (k <= 0 || (size_t)k >= ids) return -INFINITY;
@@ -55,7 +55,7 @@ SIMD_INLINE float least_drawn(const void* z, size_t ids, int k, DType dt) {
     return key < LEAST_FINITE ? -INFINITY : float_at(key);
 }
 
-// weights (RUN) of the ids begin .. end, and their sum.
+// Writes weights (RUN) of the ids begin .. end, and returns their sum.
 SIMD_INLINE double weigh_run(float* weights, const Row* r, size_t begin, size_t end, DType dt) {
     vf sum = (vf){0};
     FOR_VECTORS(v, n, begin, end, {
@@ -81,7 +81,7 @@ SIMD_INLINE double sum_exponentials(const void* z, float max, size_t V, DType dt
     return total;
 }
 
-// The id at which the weights have passed u times their sum; `best` where none has, which only rounding or NaN brings.
+// Returns the id at which the weights pass u times their sum; `best` if none does, which only rounding or NaN brings.
 SIMD_INLINE int find_token(const Row* r, size_t ids, double u, int best, DType dt) {
     float weights[RUN + SIMD_FLOATS];
     double total = 0, below = 0;

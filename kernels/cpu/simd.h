@@ -19,7 +19,7 @@ typedef int vf_mask __attribute__((vector_size(4 * SIMD_FLOATS)));
 typedef uint32_t vf_bits __attribute__((vector_size(4 * SIMD_FLOATS)));
 typedef float vf_unaligned __attribute__((vector_size(4 * SIMD_FLOATS), aligned(4), may_alias));
 typedef uint16_t vf_bf16 __attribute__((vector_size(2 * SIMD_FLOATS)));
-// In memory only: gcc 14 for ARM ends in an internal error where such a type is an argument.
+// This type is for memory only: gcc 14 for ARM ends in an internal error if it is an argument.
 typedef uint16_t vf_bf16_unaligned __attribute__((vector_size(2 * SIMD_FLOATS), aligned(2), may_alias));
 
 // ---- lanes
@@ -30,7 +30,7 @@ SIMD_INLINE vf vf_fma(vf a, vf b, vf c) { return a * b + c; }  // one instructio
 // mask ? a : b, lane by lane.
 SIMD_INLINE vf vf_select(vf_mask mask, vf a, vf b) { return (vf)((mask & (vf_mask)a) | (~mask & (vf_mask)b)); }
 
-// A vector as intrinsics take it, and the intrinsic of a name.
+// The type of a vector that intrinsics take, and the intrinsic of a name.
 #if defined(__AVX512F__)
 typedef __m512 vf_native;
 #define VF_NATIVE(op) _mm512_##op
@@ -56,13 +56,13 @@ SIMD_INLINE vf vf_sqrt(vf x) {
 }
 #endif
 
-// 0, 1, 2, ...
+// Returns 0, 1, 2, ...
 SIMD_INLINE vf vf_lanes(void) {
     static const float lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     return *(const vf_unaligned*)lanes;
 }
 
-// The sum of all lanes, halves added to halves: a fixed order.
+// Returns the sum of all lanes, halves added to halves: a fixed order.
 SIMD_INLINE float vf_sum(vf x) {
 #if defined(__AVX512F__)  // gcc 12 goes through memory for the loop below
     __m256 eight = _mm256_add_ps(_mm512_castps512_ps256((__m512)x), _mm512_extractf32x8_ps((__m512)x, 1));
@@ -77,7 +77,7 @@ SIMD_INLINE float vf_sum(vf x) {
     return t[0];
 }
 
-// The greatest lane.
+// Returns the greatest lane.
 SIMD_INLINE float vf_highest(vf x) {
     float t[SIMD_FLOATS];
     *(vf_unaligned*)t = x;
@@ -106,8 +106,8 @@ SIMD_INLINE float vf_highest(vf x) {
 SIMD_INLINE vf vf_interleave_low(vf a, vf b) { return VF_SHUFFLE(a, b, VF_LOW); }
 SIMD_INLINE vf vf_interleave_high(vf a, vf b) { return VF_SHUFFLE(a, b, VF_HIGH); }
 
-// A square of lanes: x[i][j] and x[j][i] change places. Halving the distance between rows that are interleaved,
-// log2(SIMD_FLOATS) times.
+// Transposes a square of lanes: x[i][j] and x[j][i] change places. The distance between rows that are interleaved
+// halves log2(SIMD_FLOATS) times.
 SIMD_INLINE void vf_transpose(vf x[SIMD_FLOATS]) {
     vf t[SIMD_FLOATS];
 #pragma GCC unroll 4
@@ -165,7 +165,7 @@ SIMD_INLINE void vf_store_as(void* p, vf x, DType dt) {
     else vf_store((float*)p, x);
 }
 
-// n = 0 .. SIMD_FLOATS elements; the other lanes are 0, and nothing beyond the n elements is touched.
+// Loads n = 0 .. SIMD_FLOATS elements; the other lanes are 0, and nothing beyond the n elements is touched.
 SIMD_INLINE vf vf_load_part(const void* p, int n, DType dt) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
     __mmask16 mask = (__mmask16)((1u << n) - 1);
@@ -210,11 +210,11 @@ SIMD_INLINE vf vf_exp(vf x) {
     return vf_select(x <= vf_set1(88.722f), y, x + INFINITY);  // also where x is NaN
 }
 
-// The same for x <= 88 or NaN, with a selection less.
+// vf_exp_bounded does so for x <= 88 or NaN, with a selection less.
 SIMD_INLINE vf vf_exp_bounded(vf x) { return vf_select(x >= vf_set1(-87.336f), vf_exp_inside(x), vf_max((vf){0}, x)); }
 
 // 2^x = 2^n 2^f with n = round(x), 2^f = 1 + f q(f) and q of degree 4, interpolated at Chebyshev nodes: relative error
-// below 3e-7. For x below 127 or NaN; 2^-126 instead of what is less.
+// below 3e-7. x is below 127 or NaN; the result is at least 2^-126.
 SIMD_INLINE vf vf_exp2_bounded(vf x) {
     const float shift = 0x1.8p23f;
     x = vf_max(vf_set1(-126), x);
@@ -223,14 +223,14 @@ SIMD_INLINE vf vf_exp2_bounded(vf x) {
     return (vf)((vf_bits)(f * q + 1.f) + ((vf_bits)n << 23));
 }
 
-// With u = sqrt(2/pi) (x + 0.044715 x^3):  (1 + tanh u) / 2 = 1 / (1 + exp(-2u)), which loses no digits where x is
-// negative.
+// GELU is x (1 + tanh u) / 2, u = sqrt(2/pi) (x + 0.044715 x^3); x / (1 + exp(-2u)) is the same, and loses no digits if
+// x is negative.
 SIMD_INLINE vf vf_minus_2u(vf x) { return x * (x * x * -0.0713548163f - 1.59576912f); }
 
 SIMD_INLINE vf vf_gelu(vf x) { return x / (1.f + vf_exp(vf_minus_2u(x))); }
 
-// With e = exp(-2u), s = 1 / (1 + e), 1 - s = e s:  GELU' = s + x s (e s) 2 du/dx. Beyond |x| = 10 that is 0 or 1, and
-// e would overflow; up to there |2u| < 87.32.
+// GELU' = s + x s (e s) 2 du/dx with e = exp(-2u), s = 1 / (1 + e), 1 - s = e s. Beyond |x| = 10 that is 0 or 1, and e
+// would overflow; up to there |2u| < 87.32.
 SIMD_INLINE vf vf_gelu_gradient(vf x) {
     x = vf_max(vf_set1(-10), vf_min(vf_set1(10), x));
     vf e = vf_exp_inside(vf_minus_2u(x)), s = 1.f / (1.f + e);
@@ -244,7 +244,7 @@ SIMD_INLINE vf vf_sigmoid(vf x) { return 1.f / (1.f + vf_exp(-x)); }
 
 enum { SERIAL = 1 << 14 };  // elements below which waking the threads costs more than the work
 
-// n tasks that cost about the same, of an op on so many elements.
+// Runs n tasks that cost about the same, of an op on `elements` elements.
 static inline void cpu_for(TeamTask f, const void* job, size_t n, size_t elements) {
     team_run(f, job, n, cpu_portion(n), elements < SERIAL);
 }
@@ -253,10 +253,10 @@ static inline const void* row_of(const void* p, size_t row, size_t C, DType dt) 
     return (const char*)p + row * C * dtype_bytes(dt);
 }
 
-// f(..., dt) with a constant dt, so that loads and stores of each type are compiled into the loop.
+// Calls f(..., dt) with a constant dt, so that loads and stores of each type are compiled into the loop.
 #define WITH_DTYPE(dt, f, ...) ((dt) == DT_BF16 ? f(__VA_ARGS__, DT_BF16) : f(__VA_ARGS__, DT_F32))
 
-// n elements of a tensor from element i on; n is SIMD_FLOATS or what is left at the end.
+// Loads n elements of a tensor from element i on; n is SIMD_FLOATS, or fewer at the end.
 SIMD_INLINE vf vf_get(const void* p, size_t i, int n, DType dt) {
     const char* at = (const char*)p + i * dtype_bytes(dt);
     return n == SIMD_FLOATS ? vf_load_as(at, dt) : vf_load_part(at, n, dt);

@@ -21,9 +21,9 @@ void team_run(TeamTask f, const void* job, size_t n, size_t at_once, int alone) 
     for (size_t task = 0; task < n; task++) f(job, task, omp_get_thread_num());
 }
 
-// Behind a loop helpers watch for the next one for some tens of microseconds (libgomp counts rounds), then they sleep:
-// the milliseconds of both libraries would be taken from whoever else computes on these cores. libgomp reads its
-// settings when it is loaded; linked statically, behind constructors of this priority.
+// After a loop helpers watch for the next one for some tens of microseconds (libgomp counts rounds), then they sleep:
+// the milliseconds of both libraries would be taken from others that compute on these cores. libgomp reads its settings
+// when it is loaded; linked statically, after constructors of this priority.
 __attribute__((constructor(101))) static void watch_shortly(void) {
     if (getenv("OMP_WAIT_POLICY")) return;
     setenv("GOMP_SPINCOUNT", "1000", 0);

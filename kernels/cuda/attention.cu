@@ -38,7 +38,7 @@ typedef struct ListJob {
     Tile* tiles;
 } ListJob;
 
-// The tile that begins at row `begin` of document b.
+// Returns the tile that begins at row `begin` of document b.
 __device__ __forceinline__ Tile tile_of(const ListJob* job, int b, int begin) {
     int q_len = job->cu_q[b + 1] - job->cu_q[b], k_len = job->cu_k[b + 1] - job->cu_k[b];
     int len = job->is_keys ? k_len : q_len, n_other = job->is_keys ? q_len : k_len;
@@ -48,14 +48,14 @@ __device__ __forceinline__ Tile tile_of(const ListJob* job, int b, int begin) {
     return {job->cu[b] + begin, MIN(job->rows_of_tile, len - begin), job->other_cu[b], n_other, diagonal, {0, 0, 0}};
 }
 
-// Rows of the other side that the tile meets.
+// Returns the rows of the other side that the tile meets.
 __device__ __forceinline__ int work_of(const ListJob* job, Tile t) {
     if (job->is_keys) return MAX(0, t.n_other - MAX(0, 1 - t.diagonal));
     return MAX(0, MIN(t.n_other, t.diagonal + t.n_rows - 1));
 }
 
-// Visits the tiles of the warp's documents in order, 32 at a time. PLACE: writes each where next[class] says, and
-// raises that; else counts them in next[class].
+// Visits the tiles of the warp's documents in order, 32 at a time. With PLACE it writes each where next[class] says,
+// and raises that; else it counts them in next[class].
 template <bool PLACE>
 __device__ __forceinline__ void visit_tiles(const ListJob* job, int* next) {
     int warp = (int)(threadIdx.x / 32), lane = (int)lane_index();
@@ -116,17 +116,17 @@ static __global__ void __launch_bounds__(LIST_THREADS) list_kernel(ListJob query
 
 enum { LIST_HEADER = 256 };
 
-// What a list of N rows takes, however they are divided into documents.
+// Returns the bytes of a list of N rows, however they are divided into documents.
 static size_t list_bytes(size_t N) { return LIST_HEADER + ROUND_UP(N * sizeof(Tile), (size_t)256); }
 
-// More tokens than N come with so few heads that there are no more pairs of token and head; but tiles are of tokens.
+// Returns the most bytes of a list. More tokens than N make no more pairs, as heads are fewer, but tiles are of tokens.
 static size_t most_list_bytes(const KernelLimits* limits) {
     return list_bytes((size_t)limits->N * (size_t)MAX(1, limits->spread));
 }
 
 size_t cuda_attention_kept_bytes(const KernelLimits* limits) { return 2 * most_list_bytes(limits); }
 
-// Every document adds at most one tile that is not full.
+// Returns the list at p; every document adds at most one tile that is not full.
 static TileList list_at(char* p, int n_rows, int n_docs, int rows_of_tile) {
     size_t most = (size_t)(n_rows / rows_of_tile) + (size_t)n_docs;
     return {(int)MIN(most, (size_t)n_rows), (int*)p, (Tile*)(p + LIST_HEADER)};
@@ -140,8 +140,8 @@ static ListJob list_job(const TileList* list, const Attention* a, int is_keys, i
             a->causal, rows_of_tile, is_keys,          shift,   list->n, list->tiles};
 }
 
-// What a list was made of; row 0: of nothing. Two lists are kept: of query tiles and of key tiles, or, in passes that
-// go forward alone, of query tiles of two calls that take turns, as in generation.
+// The call that a list was made for; row 0: none. Two lists are kept: of query tiles and of key tiles, or, in passes
+// that go forward alone, of query tiles of two calls that take turns, as in generation.
 typedef struct Kept {
     uint64_t row;
     const int *cu_q, *cu_k, *causal_offset;
@@ -149,7 +149,7 @@ typedef struct Kept {
     cudaStream_t stream;
 } Kept;
 static Kept kept[2];
-static int last_slot;  // that a forward pass has used
+static int last_slot;  // the one that a forward pass used
 
 void cuda_attention_forget(void) { memset(kept, 0, sizeof kept); }
 
@@ -160,7 +160,7 @@ static bool is_kept(int slot, const Attention* a, int is_keys, cudaStream_t stre
            k->causal == a->causal && k->is_keys == is_keys && k->stream == stream;
 }
 
-// 1 when the list has to be made; then it counts as made.
+// Returns 1 if the list has to be made; then it counts as made.
 static int must_make(int slot, const Attention* a, int is_keys, cudaStream_t stream) {
     if (is_kept(slot, a, is_keys, stream)) return 0;
     kept[slot] = {a->row, a->cu_q, a->cu_k, a->causal_offset, a->Nq, a->Nk, a->n_docs, a->causal, is_keys, stream};
@@ -193,8 +193,8 @@ void attention_list(TileList* queries, TileList* keys, int rows_of_key_tile, con
 
 enum { M = QUERY_TILE / TILE_WARPS / 16, WARP_QUERIES = 16 * M };  // fragments of 16 queries, queries of a warp
 
-// Running softmax of s, the scores of a tile of keys: p = exp(s - max) as left operand. o and sum, of the tiles before,
-// are scaled to the new maximum, which rarely moves after the first tiles. The sums are the lane's own part.
+// Takes the running softmax of s, the scores of a tile of keys: p = exp(s - max) as left operand. It scales o and sum,
+// of the tiles before, to the new maximum, which rarely moves after the first ones. The sums are the lane's own part.
 template <int D, int KEYS>
 __device__ __forceinline__ void softmax(unsigned p[M][KEYS / 16][4], float s[M][KEYS / 8][4], float o[M][D / 8][4],
                                         float largest[M][2], float sum[M][2], float scale2) {
@@ -286,7 +286,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
         copy_rows<D, QUERY_TILE>(shared, q, (size_t)a.ldq, t.n_rows, a.HS);
         copy_stage<D, KEYS>(stages, k, v, t.other, t.n_other, kv, a.HS);
     }
-    // What is left of the document's keys; row i of the warp sees the first diagonal + i of them.
+    // n_keys counts the document's keys that are left; row i of the warp sees the first diagonal + i of them.
     int n_keys = t.n_other, diagonal = rows > 0 ? t.diagonal + mine : -WARP_QUERIES, unseen = t.n_other - seen;
     for (int stage = 0; n_keys > unseen; n_keys -= KEYS, diagonal -= KEYS, stage ^= 1) {
         cp_async_wait<0>();
@@ -323,7 +323,7 @@ static void forward(Out* out, float* lse, const Attention* a, Stream s) {
 
 template <class Out>
 static void forward_any(Out* out, float* lse, const Attention* a, Stream s) {
-    // With HS = 128, 64 keys would not fit into the registers, nor two blocks into the shared memory of an sm_80.
+    // At HS = 128, 64 keys would not fit into the registers, nor two blocks into the shared memory of an sm_80.
     if (a->HS <= 32) return forward<32, 64>(out, lse, a, s);
     if (a->HS <= 64) return forward<64, 64>(out, lse, a, s);
     return forward<128, 48>(out, lse, a, s);

@@ -18,13 +18,13 @@
 // won nothing at 1024 tokens, 13 % of this pass at 8192, and lost with heads of 128. A block of key_kernel goes with
 // its keys through all heads that share them, one after another.
 //
-// For keys the scores are transposed, S^T = K Q^T: then P^T and dS^T are left operands as they lie in registers. With
-// 32 keys a warp and HS = 64, 128 mma (206 cycles of an H100's tensor cores) go with 24 KiB from shared memory (192
-// cycles); for queries it is 21 KiB. With HS = 128 a warp has registers for 16 keys only, and shared memory is the
+// key_kernel transposes scores, S^T = K Q^T: then P^T and dS^T are left operands as they lie in registers. With 32
+// keys a warp and HS = 64, 128 mma (206 cycles of an H100's tensor cores) go with 24 KiB from shared memory (192
+// cycles); for queries it is 21 KiB. At HS = 128 a warp has registers for 16 keys only, and shared memory is the
 // limit: 320 cycles for each 206 of mma.
 #include "kernels/cuda/attention_tiles.cuh"
 
-// What each query needs: P = 2^(scale log2(e) q.k - lse2). lse2 is +infinity for a query that sees no key: P = 0.
+// The statistics of a query: P = 2^(scale log2(e) q.k - lse2). lse2 is +infinity for a query that sees no key: P = 0.
 struct __align__(8) Statistics {
     float lse2, D;
 };
@@ -81,7 +81,7 @@ __device__ __forceinline__ void put_gradient(float* to, size_t ld, int rows, int
 
 // ---- dQ: tiles of queries
 
-// From s = Q K^T and dp = dO V^T: ds = P (dp - D), packed.
+// ds = P (dp - D), packed, from s = Q K^T and dp = dO V^T.
 template <int M>
 __device__ __forceinline__ void query_gradient(unsigned ds[M][CHUNK / 16][4], float s[M][CHUNK / 8][4],
                                                const float dp[M][CHUNK / 8][4], const Statistics* rows, float scale2) {
@@ -129,7 +129,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
         copy_stage<D, KEYS>(stages, k, v, t.other, t.n_other, kv, a.HS);
     }
     const bf16 *my_q = q + mine * D, *my_dout = my_q + QUERY_TILE * D;
-    // What is left of the document's keys; row i of the warp sees the first diagonal + i of them.
+    // n_keys counts the document's keys that are left; row i of the warp sees the first diagonal + i of them.
     int n_keys = t.n_other, diagonal = rows > 0 ? t.diagonal + mine : -WARP_QUERIES, unseen = t.n_other - seen,
         end = t.other + t.n_other;
     for (int stage = 0; n_keys > unseen; stage ^= 1) {
@@ -158,7 +158,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
 
 // ---- dK and dV: tiles of keys
 
-// From s = K Q^T and dp = V dO^T: p = P^T and ds = P^T (dp - D), packed.
+// p = P^T and ds = P^T (dp - D), packed, from s = K Q^T and dp = V dO^T.
 template <int M>
 __device__ __forceinline__ void key_gradients(unsigned p[M][CHUNK / 16][4], unsigned ds[M][CHUNK / 16][4],
                                               float s[M][CHUNK / 8][4], float dp[M][CHUNK / 8][4],
@@ -218,7 +218,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
         if (thread < QUERIES) columns[stage * QUERIES + thread] = coming;
         cp_async_wait<0>();
         __syncthreads();  // this step's queries are here, and all have done with those of the step before
-        // The next step is of the same head, or the first one of the next head.
+        // The next step belongs to the same head, or is the first one of the next head.
         int left = n_queries - QUERIES, next_i = i;
         if (left <= 0) left = n_all, next_i++;
         if (next_i < group) {
@@ -256,7 +256,7 @@ size_t cuda_attention_scratch_bytes(const KernelLimits* limits) {
     return MAX(statistics_bytes(limits->NH, limits->N), cuda_attention_plain_scratch_bytes(limits));
 }
 
-// A kernel whose last arguments are the list's.
+// Runs a kernel whose last arguments are the list's.
 template <class Kernel, class... Arguments>
 static void launch_tiles(Kernel* kernel, size_t bytes, const TileList* list, int heads, cudaStream_t stream,
                          Arguments... arguments) {

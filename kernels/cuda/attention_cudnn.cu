@@ -1,5 +1,5 @@
-// attention_cudnn.cu - the forward pass of attention by cuDNN's fused kernels, beside our own: what moves around it,
-// memory, binding, and whether it is used (attention_trial.cu).
+// attention_cudnn.cu - the forward pass of attention by cuDNN's fused kernels, beside our own: data around it, memory,
+// binding, and the decision to use it (attention_trial.cu).
 //
 // Rows with more documents than any plan holds (cudnn_plan.h) take our own kernels, and so do rows that ranks share:
 // some of the heads of more tokens, or parts of a larger attention. Around a plan move offsets of documents, and the
@@ -7,11 +7,11 @@
 // memory for all scores, and made illegal accesses with those on an H100.
 #include "kernels/cuda/cuda.h"
 
-// ---- what moves, see cuda.h: nothing of cuDNN
+// ---- data around it, see cuda.h: nothing of cuDNN
 
 enum { THREADS = 256 };
 
-// One warp: counts the documents that have tokens, then writes the places, those of no document first.
+// One warp counts the documents that have tokens, then writes the places, those of no document first.
 static __global__ void places_kernel(CudnnPlaces p, const int* cu, int n_docs) {
     int lane = (int)threadIdx.x, used = 0;
     for (int b = lane; b - lane < n_docs; b += 32)
@@ -33,7 +33,7 @@ void cudnn_places(const CudnnPlaces* p, const int* cu, int n_docs, cudaStream_t 
     LAUNCH(places_kernel, 1, 32, 0, s, *p, cu, n_docs);
 }
 
-// One thread a token and head; block x: a stretch of a document, y: head.
+// A thread takes a token and head; block x is a stretch of a document, y a head.
 static __global__ void lse_kernel(CudnnPlaces p, float* ours, const float* cudnns, int S, int Nq, int packed) {
     int stretches = CEIL_DIV(S, THREADS), h = (int)blockIdx.y;
     int b = (int)blockIdx.x / stretches, t = (int)blockIdx.x % stretches * THREADS + (int)threadIdx.x;
@@ -77,7 +77,7 @@ const char* cuda_cudnn_choice(void) { return choice; }
 
 static int sm() { return 10 * cuda.major + cuda.minor; }
 
-// 0 when cuDNN can serve these limits, -1 with the reason.
+// Returns 0 if cuDNN can serve these limits, -1 with the reason.
 static int check_limits(const KernelLimits* limits, Err err) {
     PlanShape shape = bucket_shape(limits, sm(), 0);
     if (limits->dt != DT_BF16)
@@ -93,7 +93,7 @@ static int check_limits(const KernelLimits* limits, Err err) {
                 bucket_bytes(limits, sm(), 0) >> 20, most_plan_bytes(limits) >> 20);
 }
 
-// The device must have been found before.
+// cuda_find_device must come before.
 size_t cuda_cudnn_scratch_bytes(const KernelLimits* limits) {
     size_t most = 0;
     if (limits->attention == ATTENTION_OWN || check_limits(limits, NULL)) return 0;
@@ -103,7 +103,7 @@ size_t cuda_cudnn_scratch_bytes(const KernelLimits* limits) {
 
 // ---- the pass
 
-// The bucket for this call, or -1: the contract of cuda.h.
+// Returns the bucket for this call, or -1, as cuda.h says.
 static int find_bucket(const Attention* a, DType dt) {
     const KernelLimits* limits = &state.limits;
     int C = a->NH * a->HS, CKV = a->NKV * a->HS, row = C + 2 * CKV;
@@ -118,7 +118,7 @@ static int find_bucket(const Attention* a, DType dt) {
     return -1;
 }
 
-// 0; 1 when there is no plan for this call, -1 with a message when there is one and it failed.
+// Runs a plan. 0; 1: there is no plan for this call; -1 with a message: there is one and it failed.
 static int forward(void* out, float* lse, const Attention* a, DType dt, cudaStream_t s, Err err) {
     static float minus_infinity = -INFINITY;
     int i = find_bucket(a, dt);
@@ -135,7 +135,7 @@ static int forward(void* out, float* lse, const Attention* a, DType dt, cudaStre
                           (int*)m.tensors[PLAN_OUT_OFFSETS],
                           m.lse_offsets};
     cudnn_places(&places, a->cu_q, a->n_docs, s);
-    size_t row = (size_t)a->ldq * sizeof(bf16);  // what lies behind the last token is masked, but 0 x NaN is NaN
+    size_t row = (size_t)a->ldq * sizeof(bf16);  // rows after the last token are masked, but 0 x NaN is NaN
     CUDA_CHECK(cudaMemsetAsync((char*)a->q + a->Nq * row, 0, ATTENTION_TAIL * row, s));
     m.tensors[PLAN_Q] = (void*)a->q, m.tensors[PLAN_K] = (void*)a->k, m.tensors[PLAN_V] = (void*)a->v;
     m.tensors[PLAN_SCALE] = (void*)&a->scale;
@@ -171,7 +171,7 @@ static int try_forward(void* out, float* lse, const Attention* a, void*, Err err
     return forward(out, lse, a, DT_BF16, cuda.stream, err);
 }
 
-// 0 where cuDNN is used; -1 with the reason.
+// Returns 0 if cuDNN is used; -1 with the reason.
 static int judge(const AttentionTrial* t, const KernelLimits* limits, Err err) {
     int automatic = limits->attention == ATTENTION_AUTO;
     if (!t->refused && (!automatic || t->candidate_ms < t->own_ms)) return 0;

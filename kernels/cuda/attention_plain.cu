@@ -13,7 +13,7 @@ enum {
     RESIDENT = 4  // blocks on an SM: at most 128 registers a thread
 };
 
-// ---- where things are
+// ---- places
 
 typedef struct Document {
     size_t q0, k0;  // rows of its first query and key
@@ -24,12 +24,12 @@ typedef struct Document {
 static __device__ __forceinline__ Document document(const Attention& a, int b) {
     Document d = {(size_t)a.cu_q[b], (size_t)a.cu_k[b], a.cu_q[b + 1] - a.cu_q[b], a.cu_k[b + 1] - a.cu_k[b], 0};
     int offset = a.causal_offset ? a.causal_offset[b] : d.k_len - d.q_len;
-    // Beyond these bounds nothing changes, and i + offset cannot overflow.
+    // An offset beyond these bounds changes nothing, and within them i + offset cannot overflow.
     d.offset = a.causal ? MAX(-d.q_len, MIN(d.k_len, offset)) : d.k_len;
     return d;
 }
 
-// The document of a row from cu[0] on, by bisection.
+// Returns the document of a row from cu[0] on, by bisection.
 static __device__ __forceinline__ int document_of(const int* cu, int n_docs, int row) {
     int low = 0, high = n_docs;
     while (high - low > 1) {
@@ -40,13 +40,13 @@ static __device__ __forceinline__ int document_of(const int* cu, int n_docs, int
     return low;
 }
 
-// Row i, head h of a tensor.
+// Returns row i, head h of a tensor.
 template <class T>
 static __device__ __forceinline__ T* row_of(T* x, size_t i, int ld, int h, int HS) {
     return x + i * ld + (size_t)h * HS;
 }
 
-// The row and the head of this warp.
+// Returns the row of this warp; *h = its head.
 static __device__ __forceinline__ size_t warp_row(int heads, int* h) {
     size_t warp = (size_t)blockIdx.x * WARPS + threadIdx.x / 32;
     *h = (int)(warp % heads);
@@ -62,7 +62,7 @@ static __device__ __forceinline__ float dot(const T* x, const T* y, int HS) {
     return sum;
 }
 
-// Of a row of results a lane has the elements lane, lane + 32, ...
+// A lane's elements of a row of results: lane, lane + 32, ...
 typedef struct Row {
     float v[MOST_HS / 32];
 } Row;
@@ -73,7 +73,7 @@ static __device__ __forceinline__ void add_rows(Row& sum, float factor, const T*
     __shared__ float factors[THREADS];
     int lane = (int)threadIdx.x % 32;
     const float* of_warp = factors + (threadIdx.x - lane);
-    __syncwarp();  // those of the last call have been read
+    __syncwarp();  // factors of the last call have been read
     factors[threadIdx.x] = factor;
     __syncwarp();
     for (int i = 0; i < n; i++, x += ld) {
@@ -117,14 +117,14 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT) forward_kernel(Out* 
         add_rows(o, p, v + (size_t)j * a.ldkv, a.ldkv, n, HS);
     }
     if (lane == 0) lse[(size_t)h * a.Nq + row] = max + logf(sum);
-    // 0: a query that sees no key; NaN stays NaN.
+    // The sum is 0 for a query that sees no key; NaN stays NaN.
     store_row<false>(row_of(out, row, a.ldo, h, HS), o, sum == 0.0f ? 0.0f : 1.0f / sum, HS);
 }
 
 // ---- backward: with P = exp(S - lse) and dS = P (dO V^T - D), D = dO . O by row,
-//      dV = P^T dO,  dK = scale dS^T Q,  dQ = scale dS K. Where a query has lse = -infinity, no key counts.
+//      dV = P^T dO,  dK = scale dS^T Q,  dQ = scale dS K. No key counts for a query whose lse is -infinity.
 
-// Also D (NH,Nq) =.
+// It also writes D (NH,Nq) =.
 template <bool ADD, class T, class Gradient>
 static __global__ void __launch_bounds__(THREADS, RESIDENT)
     query_kernel(Gradient* dq, float* D, const T* dout, const T* out, const float* lse, Attention a) {
@@ -152,7 +152,7 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT)
     store_row<ADD>(row_of(dq, row, a.ld_dq, h, HS), sum, a.scale, HS);
 }
 
-// The heads that share a key one after another. Keys before cu_k[0] are of no document.
+// Heads that share a key are taken one after another. Keys before cu_k[0] are of no document.
 template <bool ADD, class T, class Gradient>
 static __global__ void __launch_bounds__(THREADS, RESIDENT)
     key_kernel(Gradient* dk, Gradient* dv, const T* dout, const float* lse, const float* D, Attention a) {

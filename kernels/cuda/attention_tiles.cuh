@@ -1,4 +1,4 @@
-// attention_tiles.cuh - what the attention kernels on tensor cores share: the list of tiles, tiles of bf16 rows in
+// attention_tiles.cuh - code that the attention kernels on tensor cores share: the list of tiles, tiles of bf16 rows in
 // shared memory, and products of such tiles by one warp.
 //
 // A tile in shared memory holds rows of D elements (D = 32, 64 or 128; a head size below D is filled up with zeros).
@@ -14,8 +14,8 @@
 
 // ---- which calls these kernels take; the others go to attention_plain.cu
 
-// 1 when rows of all heads begin at multiples of 16 bytes and the head fits into a tile. A scale that is not positive
-// would turn the maximum of the scaled scores into a minimum.
+// Returns 1 if rows of all heads begin at multiples of 16 bytes and the head fits into a tile. A scale that is not
+// positive would turn the maximum of the scaled scores into a minimum.
 static inline int attention_tiles_fit(const Attention* a, DType dt) {
     return dt == DT_BF16 && a->HS <= 128 && (a->HS | a->ldq | a->ldkv | a->ldo) % 8 == 0 && a->scale > 0 &&
            ((uintptr_t)a->q | (uintptr_t)a->k | (uintptr_t)a->v) % 16 == 0;
@@ -41,12 +41,12 @@ typedef struct TileList {
     Tile* tiles;
 } TileList;
 
-// The lists of query tiles and, when keys is not NULL, of key tiles, those with the most work first. They stay as long
-// as calls have the same Attention.row, so that the layers of a model make them once.
+// Makes the lists of query tiles and, when keys is not NULL, of key tiles, those with the most work first. They stay as
+// long as calls have the same Attention.row, so that the layers of a model make them once.
 void attention_list(TileList* queries, TileList* keys, int rows_of_key_tile, const Attention* a, Stream s);
 
-// A block for every tile and head: blockIdx.x is the head, so that the blocks of a tile start one after another and
-// find in the cache what their heads share. y alone would not count all tiles.
+// Returns a block for every tile and head: blockIdx.x is the head, so that the blocks of a tile start one after another
+// and find in the cache what their heads share. y alone would not count all tiles.
 static inline dim3 tile_grid(const TileList* list, int heads) {
     enum { MOST_Y = 1 << 15 };
     return dim3((unsigned)heads, (unsigned)MIN(list->most, (int)MOST_Y), cuda_blocks((size_t)list->most, MOST_Y));
@@ -57,14 +57,14 @@ __device__ __forceinline__ int tile_index() { return (int)(blockIdx.z * gridDim.
 
 enum { TILE_THREADS = 128, TILE_WARPS = TILE_THREADS / 32 };
 
-// Where 16-byte chunk `chunk` of a row begins, in elements from the tile's first row.
+// Returns where 16-byte chunk `chunk` of a row begins, in elements from the tile's first row.
 template <int D>
 __device__ __forceinline__ unsigned chunk_at(unsigned row, unsigned chunk) {
     constexpr unsigned rows_of_line = D < 64 ? 64 / D : 1, chunks = D < 64 ? D / 8 : 8;
     return row * D + 8 * (chunk / chunks * chunks + (chunk % chunks ^ row / rows_of_line % chunks));
 }
 
-// From `at`, in the chunk `first` of a row, to the same place in chunk first + chunk; the two have no bits in common.
+// Moves from `at`, in chunk `first` of a row, to its place in chunk first + chunk; the two have no bits in common.
 __device__ __forceinline__ unsigned farther(unsigned at, unsigned chunk) {
     return (at ^ 8 * (chunk % 8)) + 8 * (chunk / 8 * 8);
 }
@@ -98,7 +98,7 @@ __device__ __forceinline__ void copy_stage(bf16* stage, Source x, Source y, int 
     cp_async_commit();
 }
 
-// Left operand: 16 rows of a tile, columns 16 k and on.
+// Loads a left operand: 16 rows of a tile, columns 16 k and on.
 template <int D>
 __device__ __forceinline__ void load_left(unsigned a[4], const bf16* rows, int k) {
     unsigned lane = lane_index(), at = chunk_at<D>(lane % 16, lane / 16);
@@ -169,7 +169,7 @@ __device__ __forceinline__ void products(float s[M][N / 8][4], const bf16* rows,
     }
 }
 
-// The same for rows that a warp uses so often that it holds them in registers, where these are enough.
+// Held rows, which a warp uses often, lie in registers, if these are enough.
 enum { MOST_HELD = 64 };  // elements of such a row
 
 template <int D, int M>
@@ -186,7 +186,7 @@ __device__ __forceinline__ void products_held(float s[M][N / 8][4], const unsign
     for (int k = 0; k < D / 16; k++) multiply_transposed<D, M, N>(s, held[k], columns, k);
 }
 
-// A result as the left operand of the next product.
+// Packs a result as the left operand of the next product.
 template <int M, int N>
 __device__ __forceinline__ void pack_left(unsigned p[M][N / 2][4], const float s[M][N][4]) {
     UNROLL
@@ -199,7 +199,7 @@ __device__ __forceinline__ void pack_left(unsigned p[M][N / 2][4], const float s
     }
 }
 
-// Of scores, row i keeps the first diagonal + i columns, and not more than n; the rest becomes -infinity.
+// Hides scores: row i keeps the first diagonal + i columns, and not more than n; the rest becomes -infinity.
 template <int M, int N>
 __device__ __forceinline__ void hide_from(float s[M][N][4], int diagonal, int n_columns) {
     int lane = (int)lane_index();
@@ -215,7 +215,7 @@ __device__ __forceinline__ void hide_from(float s[M][N][4], int diagonal, int n_
     }
 }
 
-// The same of transposed scores: column i keeps the rows before diagonal + i, and not more than n_rows.
+// Hides transposed scores: column i keeps the rows before diagonal + i, and not more than n_rows.
 template <int M, int N>
 __device__ __forceinline__ void hide_upto(float s[M][N][4], int diagonal, int n_rows) {
     int lane = (int)lane_index();
@@ -261,7 +261,7 @@ __device__ __forceinline__ void store_rows(bf16* to, size_t ld, int rows, int HS
         if ((int)(row + i) < rows) store_pack(to, load_pack(tile + chunk_at<D>(row + i, chunk)));
 }
 
-// The same in fp32: written, or with ADD added to what is there. A lane has 8 bytes of a row side by side, so four
+// Writes it in fp32, or with ADD adds it to what is there. A lane has 8 bytes of a row side by side, so four
 // lanes fill a sector of memory.
 template <int D, int M, bool ADD>
 __device__ __forceinline__ void store_floats(float* to, size_t ld, int rows, int HS, const float x[M][D / 8][4],

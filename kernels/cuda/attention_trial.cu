@@ -1,10 +1,10 @@
-// attention_trial.cu - another's forward pass of attention, tried beside our own before a run uses it.
+// attention_trial.cu - tries another's forward pass of attention beside our own before a run uses it.
 //
 // Rows of this run's sizes go through both: one of the longest documents, and for each number of documents that the
-// candidate has code for one of short documents. What is found out is kept on disk.
+// candidate has code for one of short documents. The results are kept on disk.
 //
 // An illegal access in a foreign kernel spoils the CUDA context, and the process must end. So a trial leaves a mark
-// before it begins: whoever finds the mark of a process that is gone does not try again.
+// before it begins: a process that finds the mark of one that is gone does not try again.
 #include "kernels/cuda/cuda.h"
 
 #include <errno.h>
@@ -33,8 +33,8 @@ typedef struct Rows {  // [0] our own results, [1] the candidate's
 
 // ---- a row
 
-// Numbers of about N(0,1), so that scores differ: sums of four uniform ones, of variance 1. Behind them NaN, which
-// shows where a pass uses it. One thread an element.
+// Writes numbers of about N(0,1), so that scores differ: sums of four uniform ones, of variance 1. After them comes
+// NaN, which shows if a pass uses it. A thread takes an element.
 static __global__ void fill_kernel(bf16* x, size_t inside, size_t n) {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n) return;
@@ -44,7 +44,7 @@ static __global__ void fill_kernel(bf16* x, size_t inside, size_t n) {
     x[i] = narrow<bf16>(i < inside ? (float)sum * (1.7320508f / 65536) : NAN);
 }
 
-// Fills cu with at most `docs` short documents and a long one at the end, or with docs 0 with long ones. Their number.
+// Fills cu with at most `docs` short documents and a long one at the end, or, docs 0, with long ones. Returns how many.
 static int make_documents(int* cu, const KernelLimits* limits, int docs) {
     static const int lengths[] = {1, 2, 3, 5, 64, 127, 128, 129};
     int n = 0, longest = MAX(1, MIN(limits->context, limits->N));
@@ -73,7 +73,7 @@ static Attention make_row(Rows* r, const KernelLimits* limits, int docs) {
     return a;
 }
 
-// In any order the same: counts and maxima of whole numbers, which the bits of positive floats are.
+// Any order gives the same: counts and maxima of whole numbers, which the bits of positive floats are.
 template <class T>
 static __global__ void compare_kernel(Difference* sum, const T* x, const T* y, size_t n, float tolerance) {
     Difference d = {};
@@ -92,7 +92,7 @@ static void compare(Difference* sum, T* const x[2], size_t n, float tolerance) {
     LAUNCH(compare_kernel<T>, blocks, THREADS, 0, cuda.stream, sum, x[0], x[1], n, tolerance);
 }
 
-// The candidate's answer: 0 where it has computed the row. Where that is wrong t says so.
+// Returns the candidate's answer, 0 if it computed the row. If that is wrong, t says so.
 static int try_row(AttentionTrial* t, Rows* r, const Attention* a, const AttentionCandidate* c) {
     size_t n = (size_t)a->Nq * a->ldo, n_lse = (size_t)a->Nq * a->NH;
     Difference d[2];
@@ -137,7 +137,7 @@ static void try_rows(AttentionTrial* t, Rows* r, const AttentionCandidate* c, co
                  t->candidate_ms, t->difference);
 }
 
-// One allocation for everything; NULL when there is no memory.
+// Makes one allocation for everything; NULL: there is no memory.
 static char* set_up(Rows* r, const KernelLimits* limits) {
     size_t N = (size_t)limits->N, C = (size_t)limits->NH * limits->HS, W = C + 2 * (size_t)limits->NKV * limits->HS;
     size_t out = N * C * sizeof(bf16), lse = N * limits->NH * sizeof(float), bytes = 0;
@@ -152,12 +152,12 @@ static char* set_up(Rows* r, const KernelLimits* limits) {
     return base;
 }
 
-// ---- what is known
+// ---- results
 
 // The candidate and the key of the trial that runs.
 static struct { const char *candidate, *key; } now;
 
-// A call of CUDA has failed in the trial: not a word of the device can be trusted from here on.
+// Ends the process after a failed call of CUDA in the trial: nothing from the device can be trusted any more.
 static void end_failed(const char* what, const char* error) {
     AttentionTrial t = {};
     cuda.failing = NULL;
@@ -177,7 +177,7 @@ static void leave_mark(const char* key, const char* words) {
     cache_write(name, words, strlen(words), 1);
 }
 
-// Whether a trial has ended with its process.
+// Returns whether a trial was broken off: its process is gone.
 static int was_broken_off(const char* key) {
     char name[2 * NAME], text[2 * NAME] = "", host[NAME], here[NAME] = "";
     size_t n = 0;
@@ -224,7 +224,7 @@ int cuda_attention_trial(AttentionTrial* t, const AttentionCandidate* c, const K
     leave_mark(key, "the trial has ended");
     if (!(t->own_ms < INFINITY)) return fail(err, "attention was not timed: a rank is missing");
     cache_write(key, t, sizeof *t, 0);
-    // Another rank of this node may have been first: all take what it has found. A damaged file gives way.
+    // Another rank of this node may have been first: all take its result. A damaged file gives way.
     if (!cuda_attention_trial_kept(t, c->name, key)) cache_write(key, t, sizeof *t, 1);
     return 0;
 }

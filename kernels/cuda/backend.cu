@@ -16,7 +16,7 @@ void cuda_check_at(const char* file, int line, cudaError_t error, const char* wh
 
 enum { LEAST_MAJOR = 8 };  // mma.sync with bf16 and cp.async came with sm_80
 
-// With several ranks on a node each takes the GPU of its local rank; CUDA_VISIBLE_DEVICES hides others as usual.
+// Ranks of a node each take the GPU of their local rank; CUDA_VISIBLE_DEVICES hides others as usual.
 static int device_index(int n_devices) {
     RankIdentity id;
     return rank_identity(&id, NULL) ? 0 : id.local_rank % n_devices;
@@ -63,7 +63,7 @@ static int reach_event(cudaEvent_t event) {
     return 0;
 }
 
-// Until all is done that s was given. 0, or -1 where that will never be.
+// Waits until all is done that s was given. 0, or -1: that will never be.
 static int reach(Stream s) {
     if (!reached) CUDA_CHECK(cudaEventCreateWithFlags(&reached, cudaEventDisableTiming));
     CUDA_CHECK(cudaEventRecord(reached, cuda_stream(s)));
@@ -75,7 +75,7 @@ static void synchronize(Stream s) {
     else CUDA_CHECK(cudaStreamSynchronize(cuda_stream(s)));
 }
 
-// An event of PACE launches ago is waited for, and one is left behind for the next time.
+// Every PACE launches it waits for the event before, and records one for the next time.
 void cuda_keep_pace(cudaStream_t stream) {
     enum { PACE = 256 };
     static cudaEvent_t behind[2];
@@ -112,7 +112,7 @@ static void* alloc(size_t bytes) {
     return p;
 }
 
-// CUDA waits for the whole device here.
+// Here CUDA waits for the whole device.
 static void free_memory(void* p) {
     if (!p || (cuda.settle && (reach(NULL) || cuda.settle(NULL)))) return;
     CUDA_CHECK(cudaFree(p));
@@ -145,8 +145,8 @@ static void clear(void* device, size_t bytes, Stream s) {
 //
 // An event is a few bytes of work for the device, and the host does not wait until events are read. The driver gives
 // the time between two events as fp32 milliseconds: a relative error of 6e-8, which is a microsecond after 16 s. So
-// times are added up from event to event, in double: what lies between two events keeps its digits however long the
-// step is.
+// times are added up from event to event, in double: the time between two events keeps its digits however long
+// the step is.
 
 static cudaEvent_t events[MOST_EVENTS];
 
@@ -245,7 +245,7 @@ static int open_cuda(const KernelLimits* limits, Err err) {
     return -1;
 }
 
-// ---- attention: whose kernels
+// ---- attention: our kernels or cuDNN's
 
 static const char* choices(void) {
     static char text[ERR_BYTES + 128];
@@ -264,7 +264,7 @@ static void attention_forward(void* out, float* lse, const Attention* a, DType d
 // (NVIDIA's NCCL issue 964); parts share them.
 static const size_t MIB = 1 << 20, LIBRARIES = 560 * MIB, NCCL_LIBRARY = 768 * MIB;
 
-// clang-format off In the order of the structs: C++17 has no designated initializers. Behind the name: prefers_bf16,
+// clang-format off In the order of the structs: C++17 has no designated initializers. After the name: prefers_bf16,
 // on_host, full_matmul, virtual_time, no_results, attention_tail.
 static const RankOps rank_ops = {cuda_attention_merge, cuda_cast,         cuda_gather_rows,
                                  cuda_split_heads,     cuda_join_heads,   cuda_gather_columns,

@@ -28,7 +28,7 @@ __device__ __forceinline__ float exp_for(float x) {
     return sizeof(T) == sizeof(bf16) ? fast_exp(x) : expf(x);
 }
 
-// Columns i .. i + Pack<T>::N of a row: WHOLE as one vector, else one by one, from V on minus infinity.
+// Loads columns i .. i + Pack<T>::N of a row: WHOLE as one vector, else one by one, from V on minus infinity.
 template <bool WHOLE, class T>
 __device__ __forceinline__ Pack<T> load_logits(const T* row, unsigned i, unsigned V) {
     if constexpr (WHOLE) {
@@ -61,7 +61,7 @@ __device__ __forceinline__ void add_packs(float* max, float* total, const T* row
     for (int k = 0; k < PACKS; k++) add_exponentials(max, total, x[k]);
 }
 
-// Of the threads' maxima and totals, every thread gets those of the block.
+// Every thread gets the block's max and total from those of the threads.
 template <class T>
 __device__ __forceinline__ void merge_block(float* max, float* total) {
     __shared__ float maxima[32], totals[32];
@@ -77,7 +77,7 @@ __device__ __forceinline__ void merge_block(float* max, float* total) {
     *max = highest;
 }
 
-// The gradient of columns i .. i + Pack<T>::N, of which those before V have p = exp(logit - max) * inverse.
+// Returns the gradient of columns i .. i + Pack<T>::N; those before V have p = exp(logit - max) * inverse.
 template <class T>
 __device__ __forceinline__ Pack<T> gradient_of(const T* row, unsigned i, unsigned V, unsigned target, float max,
                                                float inverse, float scale, bool whole) {
@@ -92,7 +92,7 @@ __device__ __forceinline__ Pack<T> gradient_of(const T* row, unsigned i, unsigne
     return x;
 }
 
-// Columns are counted in 32 bits: V + 2 strides stays below 2^32. This one is none of them.
+// NOWHERE is no column. Columns are counted in 32 bits: V + 2 strides stays below 2^32.
 constexpr unsigned NOWHERE = 0xffffffffu;
 
 // Every thread gets the greatest of a row's V logits and the sum of exp(logit - greatest): -FLT_MAX and 0 where all are
@@ -168,7 +168,7 @@ typedef struct PartStats {  // of a row, as in kernels.h
     float max, total, at_target;
 } PartStats;
 
-// NOWHERE when the target is not of this part: negative ones and those before it wrap around to beyond all columns.
+// Returns NOWHERE if the target is not of this part: negative ones and those before it wrap around beyond all columns.
 static __device__ __forceinline__ unsigned column_of(int target, int first, unsigned V) {
     unsigned column = (unsigned)target - (unsigned)first;
     return column < V ? column : NOWHERE;
@@ -186,7 +186,7 @@ static __global__ void __launch_bounds__(MOST_THREADS)
     stats[blockIdx.x] = {total == 0 ? -INFINITY : max, total, column == NOWHERE ? 0 : widen(row[column])};
 }
 
-// Of the stats of all parts of the block's row. Every thread of every rank adds the same in the same order.
+// Joins the stats of all parts of the block's row. Every thread of every rank adds the same in the same order.
 static __device__ __forceinline__ PartStats join_stats(const PartStats* stats, int parts) {
     PartStats all = {-INFINITY, 0, 0};
     for (int p = 0; p < parts; p++) all.max = fmaxf(all.max, stats[(size_t)p * gridDim.x + blockIdx.x].max);

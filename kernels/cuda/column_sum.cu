@@ -17,7 +17,7 @@ enum {
 
 // ---- stage 1
 
-// Threads side by side in a row: 128 bytes of it, or 32 single elements where rows are not aligned.
+// Threads side by side in a row read 128 bytes of it, or 32 single elements if rows are not aligned.
 template <class T, int W>
 struct Tile {
     static constexpr int ACROSS = W > 1 ? LINE_BYTES / (W * (int)sizeof(T)) : 32;
@@ -82,8 +82,8 @@ void cuda_add_parts(float* sums, float* more_sums, const float* parts, int n_par
 
 // ---- host
 
-// Partial sums that N rows leave where a row has so many tiles. Unless there is one only, they are at most MOST_TILES
-// in all tiles, of 64 columns or fewer.
+// Returns the partial sums that N rows leave if a row has `tiles` tiles, of 64 columns or fewer. Unless there is only
+// one, they are at most MOST_TILES in all tiles.
 static size_t parts_of(size_t N, size_t tiles) {
     return MIN(CEIL_DIV(N, (size_t)CHUNK), MAX((size_t)1, MOST_TILES / tiles));
 }

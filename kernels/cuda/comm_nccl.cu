@@ -3,7 +3,7 @@
 // All collectives of a process run on one side stream, in the order of the calls, also those of different Comms: two
 // kernels of different communicators that start in different order on two ranks may wait for each other's
 // multiprocessors. The side stream waits for what the caller's stream has computed so far, the caller's stream for an
-// event behind the collective, the host for neither.
+// event after the collective, the host for neither.
 //
 //   caller's stream   compute ----.----- more compute ----.--- uses what was received
 //   side stream                    `--> collective -------'
@@ -78,26 +78,26 @@ static int load(Err err) {
     return library_open("NCCL", files, symbols, COUNT(symbols), err);
 }
 
-// ---- what Comms of a process share
+// ---- the world of a process's Comms
 
 enum {
-    REQUESTS = 64,       // whose events are kept
+    REQUESTS = 64,       // requests whose events are kept
     NCCL_ALIGNMENT = 16  // bytes, of parts of the staging memory
 };
 
-// What the Comms that come from one comm_open_nccl share.
+// The world that the Comms of one comm_open_nccl share.
 typedef struct World {
     int comms;   // not yet closed
     int failed;  // then `error` says why, and nothing is started any more
     char error[ERR_BYTES];
     cudaStream_t side;                   // all collectives, in the order of the calls
-    cudaEvent_t computed;                // as far as the caller's stream had come when the last collective began
-    cudaEvent_t finished;                // of the wait that is going on
+    cudaEvent_t computed;                // the caller's stream when the last collective began
+    cudaEvent_t finished;                // of the current wait
     cudaEvent_t communicated[REQUESTS];  // that of request t at t % REQUESTS
     Request last;                        // begun; they are counted from 1
     char *staging, *pinned;              // staging_bytes on the device, and as many page-locked on the host
     size_t staging_bytes;
-    Comm* mpi;  // by which rank 0's id came; NULL: it did not
+    Comm* mpi;  // brought rank 0's id; NULL: it did not
     int sms;    // multiprocessors that its kernels may have, 0: as many as NCCL likes
 } World;
 
@@ -112,7 +112,7 @@ static World* world_of(Comm* c) { return nccl_of(c)->world; }
 
 // ---- failures
 
-// What a person may try.
+// Returns advice on what a person may try.
 static const char* nccl_advice(ncclResult_t result, const char* details) {
     if (strstr(details, "Duplicate GPU") || strstr(details, "using the same GPU"))  // the second since 2.30
         return "two ranks have the same GPU: start no more ranks on a node than it has GPUs (nvidia-smi -L), and "
@@ -126,7 +126,7 @@ static const char* nccl_advice(ncclResult_t result, const char* details) {
     return "NCCL_DEBUG=INFO tells more";
 }
 
-enum { ABORT_SECONDS = 10 };  // that an abort may take, which waits for other ranks of the node
+enum { ABORT_SECONDS = 10 };  // most of an abort, which waits for other ranks of the node
 
 // Ends the communicator and with it its kernels, whatever they wait for.
 static void nccl_abort(Comm* c) {
@@ -138,7 +138,7 @@ static void nccl_abort(Comm* c) {
     p->nccl = NULL;
 }
 
-// Records the first failure and aborts the communicator; -1.
+// Records the first failure and aborts the communicator. Returns -1.
 __attribute__((format(printf, 2, 3))) static int nccl_broken(Comm* c, const char* format, ...) {
     World* w = world_of(c);
     if (!w->failed) {
@@ -159,10 +159,10 @@ static int nccl_broken_call(Comm* c, ncclResult_t result, const char* what) {
                        details, nccl_advice(result, details));
 }
 
-// The message of the first failure; -1.
+// Writes the message of the first failure. Returns -1.
 static int nccl_error(Comm* c, Err err) { return fail(err, "%s", world_of(c)->error); }
 
-// A call of NCCL, which may wait for other ranks, within a deadline. 0, or -1 after a failure.
+// Makes a call of NCCL, which may wait for other ranks, within a deadline. 0, or -1 after a failure.
 template <class Call>
 static int nccl_call(Comm* c, const char* what, Call call) {
     deadline_begin(c->timeout_seconds, "rank %d of %d: %s", c->rank, c->size, what);
@@ -173,7 +173,7 @@ static int nccl_call(Comm* c, const char* what, Call call) {
 
 // ---- waiting by polling
 
-// For a moment not at all, since most waits are short, then for a hundredth of what was waited.
+// Pauses for a moment not at all, since most waits are short, then for a hundredth of the wait so far.
 static void pause_between_polls(double waited) {
     const double SPIN = 200e-6, SHORTEST = 20e-6, LONGEST = 1e-3;
     if (waited < SPIN) {
@@ -184,7 +184,7 @@ static void pause_between_polls(double waited) {
     nanosleep(&t, NULL);
 }
 
-// 1 when the event has happened, 0 when not yet, -1 after nccl_broken.
+// Returns 1 if the event has happened, 0 if not yet, -1 after nccl_broken.
 static int happened(Comm* c, cudaEvent_t event, const char* what) {
     cudaError_t error = cudaEventQuery(event);
     if (error == cudaSuccess) return 1;
@@ -214,8 +214,8 @@ static int nccl_settle(Comm* c, cudaEvent_t event, const char* what) {
     }
 }
 
-// From its opening to its closing the backend waits for the device by the world: see CudaDevice.settle. Where it has
-// failed nothing more is waited for.
+// The world by which the backend waits for the device while it is open: see CudaDevice.settle. After it failed nothing
+// waits any more.
 static Comm* watched;
 
 static int settle_watched(cudaEvent_t event) {
@@ -345,8 +345,8 @@ static int id_by_mpi(ncclUniqueId* unique, Comm* mpi, Err err) {
     return 0;
 }
 
-// Rank 0's id on all ranks. 0, or -1 with a message. *mpi becomes the Comm by which it came, if any: it keeps MPI open
-// for the launcher, which takes a rank that leaves without MPI_Finalize for one that failed.
+// Brings rank 0's id to all ranks. 0, or -1 with a message. *mpi becomes the Comm by which it came, if any: it keeps
+// MPI open for the launcher, which takes a rank that leaves without MPI_Finalize for one that failed.
 static int share_id(ncclUniqueId* unique, const RankIdentity* id, double timeout_seconds, Comm** mpi, Err err) {
     *mpi = NULL;
     if (!getenv("NCCL_COMM_ID")) {
@@ -374,8 +374,8 @@ static int share_id(ncclUniqueId* unique, const RankIdentity* id, double timeout
 
 enum { STAGING_BYTES = 1 << 20 };  // larger host values travel in pieces
 
-// Of NCCL, so that a matmul beside it is planned for the others: else its last wave waits for blocks of NCCL's, and it
-// takes twice as long (PyTorch issue 143988). RAGGED_EXCHANGE_SMS=0 leaves both as they are. -1 with a message.
+// Returns NCCL's multiprocessors; a matmul beside it is planned for the others, else its last wave waits for them and
+// it takes twice as long (PyTorch issue 143988). RAGGED_EXCHANGE_SMS=0 leaves both as they are. -1 with a message.
 static int exchange_processors(Err err) {
     int sms = MIN(cuda.sm_count / 8, 16);
     return variable_number(&sms, "RAGGED_EXCHANGE_SMS", 0, cuda.sm_count - 1, err) ? -1 : sms;
@@ -401,7 +401,7 @@ static Comm* new_comm(World* w, int rank, int size, double timeout_seconds) {
 
 // ---- closing, splitting
 
-// Unchecked: where the GPU has failed everything fails, and its message was given.
+// Its calls are unchecked: after the GPU has failed everything fails, and its message was given.
 static void free_world(World* w) {
     cuda.exchange_sms = 0;
     cudaFree(w->staging);
@@ -415,7 +415,7 @@ static void free_world(World* w) {
     free(w);
 }
 
-// Where nothing has failed NCCL finalizes, which waits for the other ranks of the node.
+// If nothing has failed NCCL finalizes, which waits for the other ranks of the node.
 static void nccl_close(Comm* c) {
     NcclComm* p = nccl_of(c);
     World* w = p->world;

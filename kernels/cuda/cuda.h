@@ -1,4 +1,4 @@
-// cuda.h - inside the CUDA backend: what its files share on the host and on the device.
+// cuda.h - inside the CUDA backend: code that its files share on the host and on the device.
 //
 // Every file compiles in two ways: by nvcc, and by a plain C++ compiler for the emulator (test/emu), whose headers
 // stand in for NVIDIA's. Hence LAUNCH, DYNAMIC_SHARED and ptx.cuh. No cooperative groups, no spinning between blocks.
@@ -37,8 +37,8 @@ extern "C" {
 
 // ---- host
 
-// After every launch: beside other ranks the host stays at most 512 launches ahead. A launch that finds the device's
-// queue full would block, for ever where the device stands behind a collective of a rank that is missing.
+// Keeps the host, after every launch, at most 512 launches ahead if there are other ranks. A launch that finds the
+// device's queue full would block, for ever if the device waits in a collective for a rank that is missing.
 void cuda_keep_pace(cudaStream_t stream);
 
 // Dies with the place, what was tried and CUDA's message.
@@ -47,16 +47,16 @@ void cuda_check_at(const char* file, int line, cudaError_t error, const char* wh
 
 typedef struct CudaDevice {
     int index, major, minor, sm_count;
-    char model[240];      // its name and its driver: what is kept on disk holds for these
+    char model[240];      // its name and its driver, for which files kept on disk hold
     KernelLimits limits;  // as given to open
-    cudaStream_t stream;  // what Stream NULL means
+    cudaStream_t stream;  // stands for Stream NULL
     char* scratch;        // see cuda_scratch
     size_t scratch_bytes;
     // Set while there are other ranks (comm_nccl.cu), NULL else. Waits for the event, or with NULL for all
     // collectives, by polling. 0; or -1 where that will never be, because a rank is missing: the next call of the Comm
     // says so, and what the device holds must not be used.
     int (*settle)(cudaEvent_t event);
-    // Not NULL: what ends the process, with words of its own, where a call has failed with this error.
+    // If not NULL, ends the process with words of its own when a call has failed with this error.
     void (*failing)(const char* what, const char* error);
     int exchange_sms;  // multiprocessors that NCCL may have, while an exchange is under way beside computing; 0 else
 } CudaDevice;
@@ -64,14 +64,14 @@ extern CudaDevice cuda;
 
 static inline cudaStream_t cuda_stream(Stream s) { return s ? (cudaStream_t)s : cuda.stream; }
 
-// Memory of the device, or page-locked of the host, which the copy engine reads while the host goes on; NULL when there
-// is none left.
+// Allocates memory of the device, or page-locked of the host, which the copy engine reads while the host goes on.
+// NULL: there is none left.
 void* cuda_allocate(size_t bytes, bool on_host);
-// Device memory that the running op may use, 256-byte aligned; the next op uses the same. Dies when it is more than
-// the file's ..._scratch_bytes promised for the limits.
+// Returns device memory that the running op may use, 256-byte aligned; the next op uses the same. Dies when it is more
+// than the file's ..._scratch_bytes promised for the limits.
 void* cuda_scratch(size_t bytes);
 size_t cuda_scratch_planned(void);  // bytes of it, for any op
-// Device memory of cuda_attention_kept_bytes that no other op uses: attention keeps its lists there.
+// Returns device memory of cuda_attention_kept_bytes that no other op uses: attention keeps its lists there.
 char* cuda_kept(void);
 
 // Lets a kernel have more than 48 KiB of dynamic shared memory. Cheap enough to call before each launch.
@@ -81,8 +81,8 @@ static inline void cuda_allow_shared(Kernel* kernel, size_t bytes) {
         CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
 }
 
-// Milliseconds of the best of some runs after one to warm up; infinity where run() fails, which is not 0, or a rank is
-// missing.
+// Returns the milliseconds of the best of `runs` runs after one to warm up; infinity if run() fails (is not 0) or a
+// rank is missing.
 template <class F>
 static float cuda_best_time(int runs, cudaStream_t stream, F run) {
     cudaEvent_t from, to;
@@ -103,7 +103,7 @@ static float cuda_best_time(int runs, cudaStream_t stream, F run) {
     return best;
 }
 
-// Blocks of `threads` for n elements, a thread each.
+// Returns the number of blocks of `threads` for n elements, a thread each.
 static inline unsigned cuda_blocks(size_t n, size_t threads) { return (unsigned)CEIL_DIV(n, threads); }
 
 // ---- ops by file. Op X of kernels.h is cuda_X here, of the same type. ..._scratch_bytes: most scratch that an op of
@@ -150,11 +150,11 @@ ENTRY(matmul_backward_weight);
 // attention.cu, attention_backward.cu: tensor cores
 size_t cuda_attention_scratch_bytes(const KernelLimits* limits);
 size_t cuda_attention_kept_bytes(const KernelLimits* limits);
-void cuda_attention_forget(void);  // what is kept there, at each open
+void cuda_attention_forget(void);  // drops what is kept there, at each open
 ENTRY(attention_forward);
 ENTRY(attention_backward);
-// attention_plain.cu: what these two do not take; any element type, head sizes to 256. backward: with ld_dq and ld_dkv
-// set, partial or not
+// attention_plain.cu: calls that these two do not take; any element type, head sizes up to 256. backward needs ld_dq
+// and ld_dkv, partial or not
 size_t cuda_attention_plain_scratch_bytes(const KernelLimits* limits);
 void cuda_attention_plain_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
 void cuda_attention_plain_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
@@ -162,7 +162,7 @@ void cuda_attention_plain_backward(void* dq, void* dk, void* dv, const void* dou
 // attention_trial.cu: another's forward pass of attention is tried beside our own
 typedef struct AttentionCandidate {
     const char* name;  // "cuDNN"
-    // As cuda_attention_forward, in bf16. 0; 1: it does not take this row, and did nothing; -1 with a message.
+    // Does as cuda_attention_forward, in bf16. 0; 1: it does not take this row, and did nothing; -1 with a message.
     int (*forward)(void* out, float* lse, const Attention* a, void* context, Err err);
     void* context;
     int docs[4], n;  // it has code for rows of at most docs[i] documents
@@ -180,9 +180,9 @@ typedef struct AttentionTrial {
 // them, beside 2 dS of their scores and normaliser, and its result, 2^-9 of it:  2 (2^-9 + 2^-9 + 2^-9) V.  lse: 4 dS.
 constexpr float ATTENTION_TRIAL_OUT = 6 * 3.4641016f / 512, ATTENTION_TRIAL_LSE = 1.0f / 256;
 
-// What is kept under this key: 1; 0: nothing. A trial whose process is gone before its end counts as a refusal.
+// Reads the trial kept under this key. 1; 0: there is none. One whose process is gone before its end is a refusal.
 int cuda_attention_trial_kept(AttentionTrial* t, const char* candidate, const char* key);
-// Tries it, and keeps what is found out. A CUDA error ends the process with one line, and is kept as a refusal. 0, or
+// Tries it, and keeps the result. A CUDA error ends the process with one line, and is kept as a refusal. 0, or
 // -1 with a message: there was no memory, or a rank is missing.
 int cuda_attention_trial(AttentionTrial* t, const AttentionCandidate* c, const KernelLimits* limits, const char* key,
                          Err err);
@@ -193,7 +193,7 @@ void cuda_cudnn_close(void);
 const char* cuda_cudnn_choice(void);  // own kernels or cuDNN's, and why: a sentence
 size_t cuda_cudnn_scratch_bytes(const KernelLimits* limits);
 int cuda_cudnn_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
-// Around it, without any header of cuDNN: where its documents lie, and the log-sum-exp in our layout.
+// The data around it, without any header of cuDNN: where its documents lie, and the log-sum-exp in our layout.
 //
 // A plan has B places for documents, and cuDNN before 9.25 answers one of length 0 with NaN (cudnn-frontend #943). So
 // places that are left over, which come first lest offsets decrease, hold a document of the row's first token alone. In
@@ -206,7 +206,7 @@ typedef struct CudnnPlaces {
 
 // Fills the arrays for the documents of cu (n_docs + 1), of which at most B have tokens, and one at least.
 void cudnn_places(const CudnnPlaces* p, const int* cu, int n_docs, cudaStream_t s);
-// The log-sum-exp of every token, ours (NH,Nq) = cuDNN's, packed (tokens,NH) or padded (B,NH,S).
+// Converts the log-sum-exp of every token: ours (NH,Nq) = cuDNN's, packed (tokens,NH) or padded (B,NH,S).
 void cudnn_lse(const CudnnPlaces* p, float* ours, const float* cudnns, int S, int Nq, int packed, cudaStream_t s);
 // classifier.cu
 ENTRY(classifier);
@@ -223,9 +223,9 @@ ENTRY(clip_scale);
 
 // ---- Comms (backend.cu)
 
-// The Comm of one rank. 0, or -1 with a message.
+// Opens the Comm of one rank. 0, or -1 with a message.
 int comm_open_cuda_self(Comm** c, double timeout_seconds, Err err);
-// In device memory, for comm_copy_to_self.
+// Copies in device memory, for comm_copy_to_self.
 void comm_copy_device(void* to, const void* from, size_t bytes, Stream s);
 
 // ---- device
@@ -253,7 +253,7 @@ struct __align__(W * sizeof(T)) Pack {
     T v[W];
 };
 
-// One word of so many bytes: a pack goes to and from memory as a word.
+// A word of BYTES bytes: a pack goes to and from memory as a word.
 template <size_t BYTES>
 using Word = std::conditional_t<BYTES == 2, unsigned short,
                                 std::conditional_t<BYTES == 4, unsigned, std::conditional_t<BYTES == 8, uint2, uint4>>>;
@@ -290,7 +290,7 @@ __device__ __forceinline__ void keep_pack(T* p, const Pack<T, W>& x) {
     else *(decltype(word)*)p = word;
 }
 
-// f(0) of type dt: float or bf16.
+// Calls f(0) with a 0 of type dt: float or bf16.
 template <class F>
 static void with_dtype(DType dt, F f) {
     dt == DT_BF16 ? f(bf16(0)) : f(0.0f);
@@ -303,8 +303,8 @@ struct Form {
     static constexpr int W = WIDTH;
 };
 
-// f(Form) for elements of type dt: 16 bytes at a time where all addresses and rows of n elements are multiples of that,
-// else one by one.
+// Calls f(Form) for elements of type dt: 16 bytes at a time if all addresses and rows of n elements are multiples of
+// that, else one by one.
 template <class F>
 static void with_form(DType dt, std::initializer_list<const void*> addresses, size_t n, F f) {
     uintptr_t bits = n * dtype_bytes(dt);
@@ -315,7 +315,7 @@ static void with_form(DType dt, std::initializer_list<const void*> addresses, si
     });
 }
 
-// Every lane gets the sum, or the maximum, of all 32; a fixed tree.
+// Every lane gets the sum, or the maximum, of all 32, by a fixed tree.
 __device__ __forceinline__ float warp_sum(float x) {
     for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(FULL_WARP, x, lanes);
     return x;
@@ -325,7 +325,7 @@ __device__ __forceinline__ float warp_max(float x) {
     return x;
 }
 
-// The sum of x over this lane and those before it.
+// Returns the sum of x over this lane and those before it.
 __device__ __forceinline__ int sum_up_to_lane(int x) {
     for (int lanes = 1; lanes < 32; lanes *= 2) {
         int before = __shfl_up_sync(FULL_WARP, x, lanes);
@@ -347,8 +347,8 @@ __device__ __forceinline__ uint64_t device_hash64(uint64_t x) {
 // 7 * 2^-24 |x|. Where u overflows the result is x or 0.
 __device__ __forceinline__ float exp_minus_2u(float x) { return fast_exp(x * (x * x * -0.0713548163f - 1.59576912f)); }
 __device__ __forceinline__ float gelu_of(float x) { return __fdividef(x, 1.0f + exp_minus_2u(x)); }
-// Its derivative. With e = exp(-2u), s = 1 / (1 + e), 1 - s = e s:  s + x s (e s) 2 du/dx. Beyond |x| = 10 that is 0 or
-// 1, and e would overflow.
+// Its derivative is s + x s (e s) 2 du/dx, with e = exp(-2u), s = 1 / (1 + e), 1 - s = e s. Beyond |x| = 10 that is 0
+// or 1, and e would overflow.
 __device__ __forceinline__ float gelu_slope(float x) {
     x = fabsf(x) > 10.0f ? copysignf(10.0f, x) : x;  // a NaN stays one
     float e = exp_minus_2u(x), s = __fdividef(1.0f, 1.0f + e);
@@ -356,5 +356,5 @@ __device__ __forceinline__ float gelu_slope(float x) {
 }
 
 extern "C" const Kernels cuda_kernels;
-// The table's device: 0, or -1 with the reason why there is none that can be used.
+// Finds the table's device. 0, or -1 with the reason why none can be used.
 extern "C" int cuda_find_device(Err err);

@@ -32,7 +32,7 @@ int cudnn_load(Err err) {
     return 0;
 }
 
-// cuDNN's message for what just failed, in one line.
+// Fails with cuDNN's message for the last failure, in one line.
 static int fail_cudnn(Err err, const char* what, cudnnStatus_t status) {
     char words[256] = "";
     cudnn.GetLastErrorString(words, sizeof words);
@@ -109,7 +109,7 @@ typedef struct Layout {
 static const cudnnDataType_t F32 = CUDNN_DATA_FLOAT, BF16 = CUDNN_DATA_BFLOAT16, I32 = CUDNN_DATA_INT32,
                              BOOL = CUDNN_DATA_BOOLEAN;
 
-// id 0: a tensor that exists only between two operations.
+// Describes a tensor; id 0: it exists only between two operations.
 static Descriptor tensor(Graph* g, int id, cudnnDataType_t type, Layout l) {
     Descriptor d = make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     const bool yes = true;
@@ -132,7 +132,7 @@ static Descriptor vector(Graph* g, int id, cudnnDataType_t type, int64_t n) {
 
 static Descriptor scalar(Graph* g, int id) { return vector(g, id, F32, 1); }
 
-// (B,n,S,HS) in rows of `row` elements for each token, and the same with the last two axes swapped.
+// These lay out (B,n,S,HS) in rows of `row` elements for each token, and the same with the last two axes swapped.
 static Layout heads(const Graph* g, int n, int64_t row, Descriptor offsets) {
     const PlanShape* s = g->shape;
     return Layout{{s->B, n, s->S, s->HS}, {s->S * row, s->HS, row, 1}, offsets};
@@ -143,8 +143,8 @@ static Layout transposed(Layout l) {
                   l.offsets};
 }
 
-// (B,NH,S,n) with room for S tokens in each document: n = HS for heads, 1 for a statistic, S for scores, which no
-// memory ever holds.
+// Lays out (B,NH,S,n) with room for S tokens in each document: n = HS for heads, 1 for a statistic, S for scores, which
+// no memory ever holds.
 static Layout padded(const Graph* g, int64_t n) {
     int64_t NH = g->shape->NH, S = g->shape->S;
     return Layout{{g->shape->B, NH, S, n}, {NH * S * n, S * n, n, 1}, NULL};
@@ -181,12 +181,12 @@ static Descriptor pointwise(Graph* g, cudnnPointwiseMode_t mode, cudnnDataType_t
     return y;
 }
 
-// The common case: fp32 scores in, fp32 scores out.
+// The common case of pointwise has fp32 scores in, fp32 scores out.
 static Descriptor on_scores(Graph* g, cudnnPointwiseMode_t mode, Descriptor x, Descriptor b) {
     return pointwise(g, mode, F32, -1, x, b, NULL, scores(g, F32));
 }
 
-// The sums or maxima of x over the keys.
+// Returns the sums or maxima of x over the keys.
 static Descriptor reduce(Graph* g, cudnnReduceTensorOp_t sum_or_max, Descriptor x) {
     Descriptor y = tensor(g, 0, F32, padded(g, 1));
     Descriptor how = make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
@@ -309,7 +309,7 @@ static void set_target(Graph* g, Descriptor d, const PlanTarget* target, cudnnBa
     else set_descriptor(g, d, device, target->device);
 }
 
-// Engines for the graph, best first as cuDNN sees it. Returns their number.
+// Lists engines for the graph, best first as cuDNN sees it. Returns their number.
 static int suggested_engines(Graph* g, Descriptor graph, const PlanTarget* target, Descriptor* engines, int most) {
     Descriptor how = make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
@@ -364,7 +364,7 @@ static int compile(Plan* plan, const PlanShape* shape, const PlanTarget* target,
     return -1;
 }
 
-// A compiled plan as JSON: with its code, but tied to this device, driver and version of cuDNN.
+// Loads a compiled plan from JSON, which has its code, but is tied to this device, driver and version of cuDNN.
 static int load(Plan* plan, const PlanTarget* target, const char* json, size_t n) {
     char err[ERR_BYTES];
     Graph g = {};

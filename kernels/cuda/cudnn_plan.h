@@ -39,13 +39,13 @@ extern Cudnn cudnn;
 // Fills the table. 0, or -1 with a message; cheap after the first time.
 int cudnn_load(Err err);
 
-// What a plan is compiled for: any batch of at most B documents of at most S tokens each.
+// The shape that a plan is compiled for: any batch of at most B documents of at most S tokens each.
 typedef struct PlanShape {
     int B, S, NH, NKV, HS;
     int sm;  // 10 times the compute capability: 80, 90, 100, ...
 } PlanShape;
 
-// Where the plan runs: on the device of `handle`, or, with handle NULL, on one that is only described.
+// The device that a plan runs on: that of `handle`, or, with handle NULL, one that is only described.
 typedef struct PlanTarget {
     cudnnHandle_t handle;
     cudnnBackendDescriptor_t device;  // see plan_describe_device
@@ -76,28 +76,28 @@ typedef struct Graph Graph;
 
 typedef struct Plan {
     cudnnBackendDescriptor_t descriptor;
-    Graph* graph;       // what it was compiled from, and lives as long; NULL when it was read from disk
+    Graph* graph;       // the graph it was compiled from, which lives as long; NULL: it was read from disk
     int64_t workspace;  // bytes
     int was_cached;
 } Plan;
 
-// 1 where statistics follow the packed tokens, 0 where every document has room for S of them.
+// Returns 1 if statistics follow the packed tokens, 0 if every document has room for S of them.
 int plan_packed(const PlanShape* shape);
-// Most workspace that cuDNN is expected to want: known before the plan is.
+// Returns the most workspace that cuDNN is expected to want, which is known before the plan is.
 size_t plan_workspace_most(const PlanShape* shape);
-// 0 when this version of cuDNN computes the shape, and rightly; -1 with the reason.
+// Returns 0 if this version of cuDNN computes the shape, and rightly; -1 with the reason.
 int plan_check(const PlanShape* shape, size_t version, Err err);
-// What it is kept under.
+// Writes the key that the plan is kept under.
 enum { PLAN_KEY = 600 };
 void plan_key(char key[PLAN_KEY], const PlanShape* shape, const PlanTarget* target);
 // Reads the plan from disk or compiles it, which takes up to 3 s. 0, or -1 with a message.
 int plan_open(Plan* plan, const PlanShape* shape, const PlanTarget* target, Err err);
 void plan_close(Plan* plan);
-// Runs on the stream. tensors[id] is NULL for those that the plan does not have. 0, or -1 with a message.
+// Runs the plan on the stream. tensors[id] is NULL for those that the plan does not have. 0, or -1 with a message.
 int plan_run(const Plan* plan, cudnnHandle_t handle, cudaStream_t stream, void* const tensors[PLAN_TENSORS],
              void* workspace, Err err);
 
-// A device from its properties in JSON, in the form that cuDNN itself writes; NULL with a message.
+// Makes a device from its properties in JSON, in the form that cuDNN itself writes; NULL with a message.
 cudnnBackendDescriptor_t plan_describe_device(const char* json, Err err);
 
 // ---- buckets
@@ -116,10 +116,10 @@ typedef struct Memory {
 } PlanMemory;
 
 PlanShape bucket_shape(const KernelLimits* limits, int sm, int bucket);
-// What a plan needs besides the op's own tensors, in scratch memory at base; with base NULL only how much.
+// Lays out what a plan needs besides the op's own tensors, in scratch memory at base; with base NULL only counts it.
 PlanMemory plan_memory(const PlanShape* shape, int N, char* base);
 size_t bucket_bytes(const KernelLimits* limits, int sm, int bucket);
-// Scratch that a plan may take.
+// Returns the bytes of scratch that a plan may take.
 size_t most_plan_bytes(const KernelLimits* limits);
-// Of the first buckets, how many there is memory for.
+// Returns how many of the first buckets there is memory for.
 int buckets_that_fit(const KernelLimits* limits, int sm);

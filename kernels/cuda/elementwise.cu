@@ -2,8 +2,8 @@
 // two attentions.
 //
 // All are limited by memory, which each tensor crosses once. A thread takes 16 bytes at a time of the wider type, and
-// has all its loads under way before it computes. Tensors that do not begin at 16 bytes, and what is left behind the
-// last 16, are read element by element instead.
+// has all its loads under way before it computes. Tensors that do not begin at 16 bytes, and the rest after the last
+// 16, are read element by element instead.
 #include "kernels/cuda/cuda.h"
 
 enum {
@@ -26,8 +26,8 @@ __device__ __forceinline__ float map_of(float a, float b) {
     return MAP == MAP_SUM ? a + b : a;
 }
 
-// The groups of a thread are STRIDE apart; n is a multiple of WIDTH. out may be a or b: all that a thread writes, it
-// alone has read.
+// A thread's groups are STRIDE apart; n is a multiple of WIDTH. out may be a or b: a thread writes only what it alone
+// has read.
 template <Map MAP, int WIDTH, class Out, class In>
 static __global__ void map_kernel(Out* out, const In* a, const In* b, size_t n) {
     constexpr size_t STRIDE = THREADS * WIDTH;
@@ -55,7 +55,7 @@ static void map_by(Out* out, const In* a, const In* b, size_t n, Stream s) {
                out, a, b, n);
 }
 
-// Whole packs, then what is left, element by element.
+// Maps whole packs, then the rest element by element.
 template <Map MAP, class Out, class In>
 static void map(Out* out, const In* a, const In* b, size_t n, Stream s) {
     constexpr int WIDTH = 16 / (int)MAX(sizeof(Out), sizeof(In));
@@ -145,7 +145,7 @@ void cuda_activation_backward(void* dx, const void* dout, const void* x, ActFunc
 
 // ---- moves of rows: a warp takes a row; a unit is 16 bytes, or one element where rows do not begin at 16 bytes
 
-// f(0) of a unit, where all that units count is a multiple of 16 bytes or not.
+// Calls f(0) with a 0 of the unit: 16 bytes, or one element if `bytes` is no multiple of 16.
 template <class F>
 static void with_unit(DType dt, size_t bytes, F f) {
     if (bytes % 16 == 0) f(uint4());
@@ -200,7 +200,7 @@ struct HeadSlices {
     unsigned d, border[LAUNCHED_SLICES + 1];
 };
 
-// The slice of head h: the last that begins at h or before, but for those without heads.
+// Returns the slice of head h: the last with heads that begins at h or before.
 static __device__ unsigned slice_of(const HeadSlices& slices, unsigned h) {
     unsigned low = 0, high = slices.d;
     while (high - low > 1) {
@@ -219,7 +219,7 @@ static __global__ void move_heads_kernel(Unit* out, const Unit* x, size_t N, uns
     size_t row = (size_t)blockIdx.x * WARPS + threadIdx.x / 32, n = row / M;
     unsigned m = (unsigned)(row % M), of_head = m ? HS : HS0;
     unsigned start = slices.border[0] * of_head, units = slices.border[slices.d] * of_head;
-    // Units of one head in all matrices, and in those before this one.
+    // `all` counts units of one head in all matrices, `before` in those before this one.
     size_t all = HS0 + (M - 1) * (size_t)HS, before = m ? all - (M - m) * (size_t)HS : 0;
     size_t whole = (n * all + before) * NH;
     if (n >= N) return;
@@ -271,8 +271,8 @@ void cuda_join_heads(void* out, const void* x, int N, int M, int HS0, int HS, co
 // whole lines; elements move one by one, since nothing is known of the list. The mean of a row needs a pass over x
 // before it: a block then takes one row, and finds it in its cache when it reads it again.
 
-// A warp takes MOVED_ROWS rows and 32 COLUMNS_IN_FLIGHT columns. Where source is negative: KEEP leaves out as it is,
-// else it becomes zero.
+// A warp takes MOVED_ROWS rows and 32 COLUMNS_IN_FLIGHT columns. If source is negative KEEP leaves out as it is, else
+// it becomes zero.
 template <class T, bool KEEP>
 static __global__ void move_columns_kernel(T* out, const T* x, const int* source, int N, int columns, int ldx) {
     size_t row = ((size_t)blockIdx.x * WARPS + threadIdx.x / 32) * MOVED_ROWS;

@@ -58,7 +58,7 @@ void cuda_embedding_forward(void* out, const int* tokens, const int* positions, 
 
 // ---- a stable sort of rows by key
 
-// What a warp has of its block's rows: 32 ROUNDS of them one after another, `key` and `digit` by round and lane. Beyond
+// A warp's share of its block's rows: 32 ROUNDS of them one after another, `key` and `digit` by round and lane. Beyond
 // the last row the digit is DIGITS. All negative keys become -1, whose digits are the highest.
 typedef struct SortRows {
     size_t first;  // row of round 0 and this lane
@@ -102,7 +102,7 @@ static __global__ void count_digits_kernel(int* counts, const int* keys, int shi
     }
 }
 
-// Each count becomes the sum of those of earlier blocks, totals (DIGITS) = that of all. A warp a digit.
+// Each count becomes the sum of those of earlier blocks, totals (DIGITS) = that of all. A warp takes a digit.
 static __global__ void sum_counts_kernel(int* counts, int* totals, int n_blocks) {
     int digit = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, total = 0;
     counts += (size_t)digit * n_blocks;
@@ -114,8 +114,8 @@ static __global__ void sum_counts_kernel(int* counts, int* totals, int n_blocks)
     if (lane == 0) totals[digit] = total;
 }
 
-// Every row goes behind those with a lower digit, those of earlier blocks and those of earlier warps. Without `rows`
-// row n is n itself: the first pass.
+// Every row goes after those with a lower digit, those of earlier blocks and those of earlier warps. `rows` is NULL in
+// the first pass: row n is n itself.
 static __global__ void scatter_rows_kernel(int* sorted_keys, int* sorted_rows, const int* keys, const int* rows,
                                            const int* counts, const int* totals, int shift, int N) {
     __shared__ int warp_counts[WARPS][DIGITS + 1], warp_totals[WARPS];
@@ -160,7 +160,7 @@ static Sort sort_scratch(size_t N) {
     return sort;
 }
 
-// Sorts rows 0 .. N by keys in [0, end), and behind them those with negative keys; returns which of sort's two buffers
+// Sorts rows 0 .. N by keys in [0, end), and after them those with negative keys; returns which of sort's two buffers
 // then holds the result. The passes go over the digits of `end` itself, so that no key is all ones, like -1.
 static int sort_rows(const Sort* sort, const int* keys, int end, int N, cudaStream_t stream) {
     unsigned blocks = cuda_blocks((size_t)N, BLOCK_ROWS);
@@ -242,7 +242,7 @@ static __global__ void add_runs_kernel(float* table, const T* dout, const int* k
     }
 }
 
-// table[keys[n]] += dout[n], in the order of n, where keys[n] is not negative; it is below end.
+// table[keys[n]] += dout[n], in the order of n, if keys[n] is not negative; it is below end.
 static void add_by_key(float* table, const void* dout, const int* keys, int end, int N, int C, DType dt,
                        cudaStream_t stream) {
     Sort sort = sort_scratch((size_t)N);

@@ -1,7 +1,7 @@
-// library.cu - where the CUDA libraries lie, see library.h.
+// library.cu - finds the CUDA libraries, see library.h.
 //
-// First the loader's own paths, then the toolkit's, then Python's wheels, site-packages/nvidia/<library>/lib: python3
-// is asked where its packages lie.
+// It tries the loader's own paths, then the toolkit's, then Python's wheels, site-packages/nvidia/<library>/lib: it
+// asks python3 where its packages lie.
 #include "kernels/cuda/library.h"
 
 #include <dlfcn.h>
@@ -24,7 +24,7 @@ static void* open_pattern(const char* pattern) {
     return handle;
 }
 
-// In the directories where python3 finds packages, one a line of what it prints.
+// Looks in the directories where python3 finds packages, which it prints one a line.
 static void* open_wheel(const char* file) {
     char folder[1024], path[2048];
     void* handle = NULL;

@@ -3,7 +3,7 @@
 // The library computes column-major D = op(A) op(B) + beta C, so each tensor is described to it transposed: row-major
 // (rows, columns) is column-major columns x rows, with columns as the leading dimension.
 //
-// What follows the product, and who computes it:
+// These follow the product, computed by:
 //
 //   forward           out = x W^T + bias        the library; where it cannot, it adds to rows of the bias
 //                     gelu = GELU(out)          cuda_activation_forward
@@ -13,8 +13,8 @@
 // The library's GELU' wins a third of its matmul's time on an H100. Its GELU and sums of dout stay out: a step of 124M
 // took as long with them, and that GELU was off by up to 9e-4 in fp32 too, as tanh.approx would make it.
 //
-// Where the library has no algorithm for a fused form, the plain form and the other way follow, and this is remembered.
-// A plain product it has for all sizes and addresses; where it says otherwise the run ends with its words.
+// If the library has no algorithm for a fused form, the plain form and the other way follow, and this is remembered.
+// It has plain products for all sizes and addresses; if it says otherwise the run ends with its words.
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/library.h"
 
@@ -90,10 +90,10 @@ static const char* const library_files[] = {
 #endif
     "libcublasLt.so", NULL};
 
-// As NVIDIA recommends: 32 MiB from sm_90 on. That also stands for a device that was not looked for yet.
+// NVIDIA recommends 32 MiB from sm_90 on. That also stands for a device that was not looked for yet.
 static size_t workspace_bytes() { return (size_t)(cuda.major == 8 ? 4 : 32) << 20; }
 
-// Behind the workspace lies room for the output, or an operand, of a trial whose own output must not change, see
+// After the workspace lies room for the output, or an operand, of a trial whose own output must not change, see
 // trial_of.
 size_t cuda_matmul_scratch_bytes(const KernelLimits* limits) {
     const size_t most_trial = (size_t)64 << 20;
@@ -162,8 +162,8 @@ static void set_matrix(const Product* p, cublasLtMatrixLayout_t layout, DType dt
     set_layout<int64_t>(p, layout, CUBLASLT_MATRIX_LAYOUT_LD, rows);
 }
 
-// All attributes, each time: none may be left over from the last product. The heuristic looks at the alignment of the
-// epilogue's pointers, so they are set before it is asked.
+// Sets all attributes, each time: none may be left over from the last product. The heuristic looks at the alignment of
+// the epilogue's pointers, so they are set before it is asked.
 static void describe(const Product* p) {
     int weight_gradient = p->op == BACKWARD_WEIGHT, d_rows = p->op == FORWARD ? p->OC : p->C;
     set_matrix(p, lt.a, p->dt, p->C, weight_gradient ? p->N : p->OC);
@@ -182,9 +182,9 @@ static void describe(const Product* p) {
 //
 // The first time that a question comes, on this machine, the eight best answers of the library's heuristic are timed on
 // the very operands, and the fastest is kept on disk: later runs, and other ranks of the node, take it, so that the
-// bits repeat. Where nothing can be kept it is always the first answer, a function of the question alone. What is kept
-// serves every N that is rounded up to the same number, an eighth of it at most away; where the library says that it
-// does not, the first answer for this N does.
+// bits repeat. If nothing can be kept, the first answer is taken, a function of the question alone. A kept answer
+// serves every N that is rounded up to the same number, at most an eighth away; if the library says that it does not,
+// the first answer for this N does.
 //
 // In memory a question has a place in one set, by its hash, and there displaces the one that was used longest ago:
 // about 60 different N, 15 questions each (5 matrices, 3 ops), of 10 to 100 us on the host.
@@ -192,8 +192,8 @@ static void describe(const Product* p) {
 enum { SETS = 128, WAYS = 8, ANSWERS = 8 };
 static const uintptr_t MOST_ALIGNMENT = 256;  // that the library asks for
 
-// What the heuristic's answers depend on: transposes, types and leading dimensions follow from op, dt and sizes.
-// Without padding, since it is compared and hashed as bytes.
+// The question that the heuristic answers: transposes, types and leading dimensions follow from op, dt and sizes. It
+// has no padding, since it is compared and hashed as bytes.
 struct Question : Asked {
     uint16_t alignment[5], unused;  // of a, b, d, bias, aux
 };
@@ -208,7 +208,7 @@ typedef struct Choice {
 static Choice choices[SETS][WAYS];
 static uint64_t uses;
 
-// The greatest power of two that divides the address, in bytes. NULL is as aligned as can be.
+// Returns the greatest power of two that divides the address, in bytes. NULL is as aligned as can be.
 static uint16_t alignment(const void* p) {
     uintptr_t lowest_bit = (uintptr_t)p & (0 - (uintptr_t)p);
     return (uint16_t)(lowest_bit == 0 ? MOST_ALIGNMENT : MIN(lowest_bit, MOST_ALIGNMENT));
@@ -219,7 +219,7 @@ static void prefer_alignment(const Product* p, cublasLtMatmulPreferenceAttribute
                   "preferred alignment", p);
 }
 
-// The library's answers, best first as it sees them; returns their number. Three statuses say that it has none.
+// Lists the library's answers, best first as it sees them; returns their number. Three statuses say that it has none.
 static int ask_library(const Product* p, const Question* q, cublasLtMatmulAlgo_t answers[ANSWERS]) {
     cublasLtMatmulHeuristicResult_t results[ANSWERS] = {};
     int n = 0, good = 0;
@@ -247,9 +247,9 @@ static cublasStatus_t launch(const Product* p, const cublasLtMatmulAlgo_t* algor
 
 // ---- timing
 
-// The product as it is timed. What is written again may be written by a trial too. What is added to goes to scratch;
-// where that is too small, as for the head's weight gradient, to its own place with zeros in scratch for the smaller
-// operand. 0 where there is no room for either.
+// Makes the product that is timed. It may write an output that is overwritten anyway. One that is added to goes to
+// scratch; if that is too small, as for the head's weight gradient, to its own place with zeros in scratch for the
+// smaller operand. 0: there is no room for either.
 static int trial_of(Product* trial, const Product* p, Stream s) {
     size_t room = cuda_scratch_planned() - MIN(workspace_bytes(), cuda_scratch_planned()), C = (size_t)p->C,
            OC = (size_t)p->OC, operand = (size_t)p->N * MIN(C, OC) * dtype_bytes(p->dt);
@@ -279,7 +279,7 @@ static int fastest(const Product* p, const cublasLtMatmulAlgo_t answers[], int n
 
 // ---- what is kept
 
-// N rounded up: eight sizes from a power of two to the next.
+// Returns N rounded up: there are eight sizes from a power of two to the next.
 static int rounded(int N) {
     int unit = 1;
     while (unit <= N / 16) unit *= 2;
@@ -295,8 +295,8 @@ static void name_question(char* key, size_t room, const Question* q) {
         q->epilogue, q->sms, q->alignment[0], q->alignment[1], q->alignment[2], q->alignment[3], q->alignment[4]);
 }
 
-// The algorithm that was kept, where the library says that it serves this very product, else the first answer. 0 when
-// none was kept.
+// Reads the algorithm that was kept, if the library says that it serves this very product, else takes the first answer.
+// 0: none was kept.
 static int recall(const char* key, cublasLtMatmulAlgo_t* algorithm) {
     cublasLtMatmulHeuristicResult_t result = {};
     size_t n = 0;
@@ -313,7 +313,7 @@ static int recall(const char* key, cublasLtMatmulAlgo_t* algorithm) {
     return 1;
 }
 
-// One of n answers: the one that was kept, or the fastest, which is kept.
+// Picks one of n answers: the one that was kept, or the fastest, which it keeps.
 static cublasLtMatmulAlgo_t pick(const Product* p, const Question* q, const cublasLtMatmulAlgo_t answers[], int n,
                                  Stream s) {
     char key[700];
@@ -324,7 +324,7 @@ static cublasLtMatmulAlgo_t pick(const Product* p, const Question* q, const cubl
     if (recall(key, &algorithm)) return algorithm;
     const cublasLtMatmulAlgo_t* best = &answers[fastest(&trial, answers, n, s)];
     cache_write(key, best, sizeof *best, 0);
-    // Another rank may have been first: all take its choice. What is there and cannot be read is replaced.
+    // Another rank may have been first: all take its choice. A file that cannot be read is replaced.
     if (recall(key, &algorithm)) return algorithm;
     cache_write(key, best, sizeof *best, 1);
     lt.keeps_nothing = !recall(key, &algorithm);
@@ -351,7 +351,7 @@ static const Choice* choose(const Product* p, Stream s) {
     return oldest;
 }
 
-// 0, or -1 where the library has no algorithm for it; then nothing was done.
+// Multiplies by the library. 0; -1: it has no algorithm for the product, and nothing was done.
 static int multiply_by_library(const Product* product, Stream s) {
     Product p = *product;
     p.sms = cuda.exchange_sms > 0 ? cuda.sm_count - cuda.exchange_sms : 0;
@@ -374,7 +374,7 @@ void cuda_matmul_close(void) {
     memset(choices, 0, sizeof choices);
 }
 
-// The same sum, rounded once, where the library has no bias among its epilogues.
+// Computes the same sum, rounded once, if the library has no bias among its epilogues.
 static int add_to_bias_rows(const Product* p, Stream s) {
     Product plain = *p;
     plain.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
@@ -391,7 +391,7 @@ static void multiply(const Product* p, Stream s) {
 
 // ---- the entries of the table
 
-enum { AUX_UNIT = 8 };  // elements of which the library wants a multiple in a row of aux
+enum { AUX_UNIT = 8 };  // elements: the library wants rows of aux to be multiples of this
 
 void cuda_matmul_forward(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C,
                          int OC, DType dt, Stream s) {

@@ -20,13 +20,13 @@ enum {
     PART_ROWS = 2 * MANY_WARPS,   // least rows of one
 };
 
-// Elements from one kept row to the next: all begin 16-byte aligned.
+// Returns the elements from one kept row to the next: all begin 16-byte aligned.
 template <class T>
 static __host__ __device__ __forceinline__ size_t kept_stride(int C) {
     return ROUND_UP((size_t)C, (size_t)Pack<T>::N);
 }
 
-// Warps of a block whose rows are kept, or 0 where they do not fit.
+// Returns the warps of a block whose rows are kept; 0: they do not fit.
 static int keeping_warps(size_t bytes_of_warp, size_t bytes_of_block) {
     if (MANY_WARPS * bytes_of_warp + bytes_of_block <= MANY_WARPS_BYTES) return MANY_WARPS;
     if (FEW_WARPS * bytes_of_warp + bytes_of_block <= FEW_WARPS_BYTES) return FEW_WARPS;
@@ -35,8 +35,8 @@ static int keeping_warps(size_t bytes_of_warp, size_t bytes_of_block) {
 
 // ---- forward
 
-// With b not NULL the row is sum = a + b, rounded; sum may be a or b, since each lane reads before it writes. Copies
-// the row to `kept`, if KEPT. Returns the sum of the lane's elements, or of their squares without CENTRED.
+// Reads a row: sum = a + b, rounded, unless b is NULL; sum may be a or b, since lanes read before they write. Copies
+// it to `kept`, if KEPT. Returns the sum of the lane's elements, or of their squares without CENTRED.
 template <class T, int W, bool KEPT, bool CENTRED>
 static __device__ __forceinline__ float read_row(T* kept, T* sum, const T* a, const T* b, int C, int lane) {
     float total = 0;
@@ -123,7 +123,7 @@ void cuda_norm_forward(void* sum, void* out, float* mean, float* rstd, const voi
 // a time: first a warp a row, for dx; then a thread a column, which adds these rows to the block's own sums; the
 // blocks' sums are added last, in order.
 
-// One warp, one row.
+// A warp takes a row.
 template <class T, int W, bool KEPT, bool CENTRED>
 static __device__ __forceinline__ void backward_row(T* dx, T* kept_d, T* kept_x, const T* dout, const T* x,
                                                     const T* weight, float mean, float rstd, int C, int lane) {

@@ -16,7 +16,7 @@ enum {
     MOST_PARTS = 1024                // most blocks of a sum: enough to fill any GPU
 };
 
-// Elements i .. i + PACK of p, for data that is met once: WHOLE as one vector, else one by one, those from n on 0.
+// Loads elements i .. i + PACK of p, which are met once: WHOLE as one vector, else one by one, those from n on 0.
 template <bool WHOLE>
 static __device__ __forceinline__ Pack<float> load_floats(const float* p, size_t i, size_t n) {
     Pack<float> x;
@@ -50,7 +50,7 @@ static __device__ __forceinline__ bf16 round_stochastically(float x, uint64_t ra
     return (bf16)((bits + (unsigned)(random & 0xffff)) >> 16);
 }
 
-// place_of elements i .. i + PACK, with one division.
+// Computes place_of elements i .. i + PACK, with one division.
 static __device__ __forceinline__ void places_of(size_t place[PACK], const Place& p, size_t i) {
     size_t row = p.gap ? (p.col + i) / p.cols : 0, end = (row + 1) * p.cols - p.col;  // of the row in which i stands
     for (int j = 0; j < PACK; j++) {
@@ -59,7 +59,7 @@ static __device__ __forceinline__ void places_of(size_t place[PACK], const Place
     }
 }
 
-// Elements i .. i + PACK of param from their masters.
+// These make elements i .. i + PACK of param from their masters.
 static __device__ __forceinline__ void weights_of(Pack<float>& w, const Pack<float>& x, size_t, const AdamW&) { w = x; }
 static __device__ __forceinline__ void weights_of(Pack<bf16, PACK>& w, const Pack<float>& x, size_t i, const AdamW& a) {
     size_t place[PACK];
@@ -68,7 +68,7 @@ static __device__ __forceinline__ void weights_of(Pack<bf16, PACK>& w, const Pac
         w.v[j] = a.rounding ? round_stochastically(x.v[j], device_hash64(a.rounding ^ place[j])) : narrow<bf16>(x.v[j]);
 }
 
-// What is frozen, a bit for each element, stays: it may have been rounded at random.
+// Frozen elements, a bit for each, stay: they may have been rounded at random.
 template <bool WHOLE, class T>
 static __device__ __forceinline__ void store_weights(T* param, const Pack<float>& x, unsigned frozen, size_t i,
                                                      const AdamW& a) {
@@ -138,7 +138,7 @@ static __device__ __forceinline__ double sum_of(const Pack<float> x[PACKS]) {
 
 // GPUs for desktops add doubles 64 times slower than floats, so a run of 16 squares is added in fp32, as a tree: each
 // square is rounded once and passes four additions, which leaves a relative error of 5 * 2^-24 at most, as in the whole
-// sum, since all terms are positive. Where squares may have over- or underflowed the run is added in double.
+// sum, since all terms are positive. If squares may have over- or underflowed, the run is added in double.
 static __device__ __forceinline__ double squares_of(const Pack<float> x[PACKS]) {
     float s[PACKS];
     for (int k = 0; k < PACKS; k++) {

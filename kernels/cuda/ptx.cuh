@@ -3,14 +3,14 @@
 #pragma once
 #include <cuda_bf16.h>
 
-// Two floats to two bf16, to nearest; `low` in the lower half.
+// Rounds two floats to two bf16, to nearest; `low` goes to the lower half.
 __device__ __forceinline__ unsigned pack_bf16(float low, float high) {
     unsigned two;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
     return two;
 }
 
-// 2^x, e^x and log(x) by the special function unit: errors of about 2 ulp, denormals count as zero.
+// These take 2^x, e^x and log(x) by the special function unit: errors are about 2 ulp, denormals count as zero.
 __device__ __forceinline__ float fast_exp2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -27,7 +27,7 @@ __device__ __forceinline__ void mma_m16n8k16(float d[4], const unsigned a[4], co
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Matrices of 8 x 8 elements of 16 bits from shared memory: lane 8 * m + i brings the address of row i of matrix m,
+// Loads 8 x 8 matrices of 16-bit elements from shared memory: lane 8 * m + i brings the address of row i of matrix m,
 // 16-byte aligned; r[m] is then the lane's two elements of matrix m, or of its transpose.
 __device__ __forceinline__ void ldmatrix_x4(unsigned r[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -56,8 +56,8 @@ __device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(OPEN) : "memory");
 }
 
-// One store of 16 bytes: store_16 to global memory, keep_16 to shared memory. An assignment may be split into stores of
-// 2 and 4 bytes. An address of the other space is not refused: the compiler takes the conversion at its word.
+// These store 16 bytes at once: store_16 to global memory, keep_16 to shared memory. An assignment may be split into
+// stores of 2 and 4 bytes. An address of the other space is not refused: the compiler takes the conversion at its word.
 __device__ __forceinline__ void store_16(uint4* p, uint4 v) {
     asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(__cvta_generic_to_global(p)), "r"(v.x), "r"(v.y),
                  "r"(v.z), "r"(v.w)
@@ -69,7 +69,7 @@ __device__ __forceinline__ void keep_16(uint4* p, uint4 v) {
                  : "memory");
 }
 
-// For data that is met once: read from and written to global memory without displacing what the caches hold for others.
+// These serve data that is met once: they do not displace what the caches hold for others.
 template <class V>
 __device__ __forceinline__ V load_once(const V* p) {
     return __ldcs(p);

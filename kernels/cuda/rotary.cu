@@ -1,4 +1,4 @@
-// rotary.cu - rotary positions of queries and keys behind QK-norm, in place, and their gradients.
+// rotary.cu - rotary positions of queries and keys after QK-norm, in place, and their gradients.
 //
 // Naively, for one head vector x of token n, with w = q_weight or k_weight (QK-norm; without it rstd = w = 1):
 //
@@ -25,7 +25,7 @@ enum {
     PART_TOKENS = 4,   // least tokens of one
 };
 
-// What a lane has of a head vector: pack i of each half begins at element (i * lanes + lane) * W of that half. Beyond
+// A lane's share of a head vector: pack i of each half begins at element (i * lanes + lane) * W of that half. Beyond
 // the half there are zeros.
 template <int W>
 struct Halves {
@@ -33,7 +33,7 @@ struct Halves {
     float low[PACKS][W], high[PACKS][W];
 };
 
-// The group of lanes that takes a head vector, and the half of its size; 0 where there is no vector for the group.
+// The group of lanes that takes a head vector, and the half of its size; 0: there is no vector for the group.
 typedef struct Group {
     int lanes, lane, half;
 } Group;
@@ -80,7 +80,7 @@ static __device__ __forceinline__ void turn(Halves<W>* v, const float* angles, f
     }
 }
 
-// The sum of x y over the head vector, for every lane of the group.
+// Returns the sum of x y over the head vector, for every lane of the group.
 template <int W>
 static __device__ __forceinline__ float dot(const Halves<W>& x, const Halves<W>& y, Group group) {
     float sum = 0;
@@ -112,7 +112,7 @@ static __global__ void __launch_bounds__(THREADS) turn_kernel(T* x, T* raw, Rota
     store_halves<W>(x, v, group);
 }
 
-// Lanes for a head vector: a power of two, so that they are neighbours within a warp.
+// Returns the lanes for a head vector: a power of two, so that they are neighbours within a warp.
 static int log2_lanes_of(int HS, int W) {
     int log2_lanes = 0;
     while (log2_lanes < 5 && W << log2_lanes < HS / 2) log2_lanes++;
@@ -147,7 +147,7 @@ static __device__ __forceinline__ void add_groups(float* sums, Halves<W> mine, G
     __syncthreads();  // of_warps may be used again
 }
 
-// One head vector: g, turned back, becomes the gradient of what was normed; sum += g * xhat.
+// Takes one head vector: g, turned back, becomes the gradient of the normed vector; sum += g * xhat.
 template <int W>
 static __device__ __forceinline__ void norm_gradient(Halves<W>* sum, Halves<W>* g, Halves<W> x, const Halves<W>& w,
                                                      int HS, float eps, Group group) {
@@ -202,7 +202,7 @@ static void check_head_size(const Rotary* r) {
             MOST_HS);
 }
 
-// f(Form): 16 bytes at a time where both halves of all head vectors can be read so.
+// Calls f(Form): 16 bytes at a time if both halves of all head vectors can be read so.
 template <class F>
 static void with_halves(const void* x, const void* raw, const Rotary* r, DType dt, F f) {
     with_form(dt, {x, raw, r->table, r->q_weight, r->k_weight}, (size_t)r->ld | (size_t)r->HS / 2, f);

@@ -1,4 +1,4 @@
-// sample.cu - a token drawn of each row of logits. Naively, for a row:
+// sample.cu - draws a token from each row of logits. Naively, for a row:
 //
 //   best = the first id of the largest logit, least = the k-th largest
 //   weight(v) = logits[v] < least ? 0 : exp((logits[v] - logits[best]) / temperature)
@@ -12,12 +12,12 @@
 
 enum { THREADS = 512, WARPS = THREADS / 32, MOST_RUNS = 1024, LEAST_RUN = 256 };
 
-// The order of floats as integers: bits of negative ones count down.
+// Returns the float at place `key` in the order of floats: bits of negative ones count down.
 __device__ __forceinline__ float float_at(unsigned key) {
     return __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key);
 }
 
-// Every thread gets the sum over the block; a fixed tree. `room`: shared, one a warp.
+// Every thread gets the sum over the block, by a fixed tree. `room` is shared, one a warp.
 template <class N>
 __device__ __forceinline__ N block_sum(N x, N* room) {
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
@@ -46,8 +46,8 @@ __device__ __forceinline__ void block_best(float* x, int* index, float* values, 
         if (values[w] > *x || (values[w] == *x && indices[w] < *index)) *x = values[w], *index = indices[w];
 }
 
-// The k-th largest logit of the ids, bit by bit of its place in the order of floats; of bf16 it is a float between that
-// one and the next below it. The search does not find -infinity, since it meets NaN below the least finite float.
+// Returns the k-th largest logit of the ids, bit by bit of its place in the order of floats; of bf16, a float between
+// that one and the next below it. The search does not find -infinity, since it meets NaN below the least finite float.
 template <class T>
 __device__ __forceinline__ float least_drawn(const T* z, int ids, int k, int* room) {
     constexpr unsigned last = sizeof(T) == 2 ? 1u << 16 : 1u, least_finite = 0x800000;
@@ -62,8 +62,8 @@ __device__ __forceinline__ float least_drawn(const T* z, int ids, int k, int* ro
     return key < least_finite ? -INFINITY : float_at(key);
 }
 
-// A warp, in the run begin .. end: the first id at which `upto`, the weights before the run, and those of the run have
-// passed `most`. Where rounding leaves none, the last id that weighs anything.
+// A warp finds, in the run begin .. end, the first id at which `upto`, the weights before the run, and those of the run
+// pass `most`. If rounding leaves none, it is the last id that weighs anything.
 template <class F>
 __device__ __forceinline__ int find_in_run(int begin, int end, double upto, double most, F weight) {
     int lane = (int)threadIdx.x % 32, last = begin;

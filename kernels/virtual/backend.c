@@ -1,6 +1,6 @@
 // backend.c - the clock of a rank of the virtual cluster, and the table of ops that advances it: see virtual.h.
 //
-// Two tables: one over a table of ops that do nothing, one over a CPU's. Only what takes time is replaced.
+// There are two tables: one over ops that do nothing, one over a CPU's. Only entries that take time are replaced.
 #define _GNU_SOURCE  // MAP_NORESERVE
 #include <stdio.h>
 #include <sys/mman.h>
@@ -8,7 +8,7 @@
 #include "kernels/rank_ops.h"
 #include "kernels/virtual/virtual.h"
 
-#pragma GCC diagnostic ignored "-Wunused-parameter"  // what computes nothing does not look at operands
+#pragma GCC diagnostic ignored "-Wunused-parameter"  // ops that compute nothing ignore operands
 
 // ---- the clock
 
@@ -63,7 +63,7 @@ static void matmul_backward_weight(float* dweight, float* dbias, const void* dou
     charge_matmul(N, C, OC);
 }
 
-// p of a document with Q queries and K keys. Query i sees the keys 0 .. i + offset, 2 (i + offset) + 1 half pairs, as
+// Returns p of a document of Q queries and K keys. Query i sees keys 0 .. i + offset, 2 (i + offset) + 1 half pairs, as
 // long as the last of them exists: the sum over i of consecutive odd numbers is a difference of squares.
 static double half_pairs(double Q, double K, double offset) {
     double first = MIN(MAX(0, -offset), Q), last = MAX(first, MIN(Q, K - offset));
@@ -94,15 +94,15 @@ static void attention_backward(void* dq, void* dk, void* dv, const void* dout, c
 
 void virtual_end_row(void) { charge(rank.machine.micro_batch_ms); }
 
-// The last op of a row where the embedding is; where ranks hold parts of the vocabulary it is called once more, for
-// positions alone.
+// Ends a row, since it is its last op on ranks with the embedding. Those with a part of the vocabulary call it once
+// more, for positions alone.
 static void embedding_backward(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions,
                                int N, int C, DType dt, Stream s) {
     below->embedding_backward(dwte, dwpe, dout, tokens, positions, N, C, dt, s);
     if (tokens && N > 0) virtual_end_row();
 }
 
-// Comes once in an update.
+// Takes the time of an update, in which it comes once.
 static void clip_scale(float* scale, const double* norm2, float clip, Stream s) {
     below->clip_scale(scale, norm2, clip, s);
     charge(rank.machine.step_ms);

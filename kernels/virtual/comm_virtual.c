@@ -5,9 +5,9 @@
 //
 //   max(when each rank that sends here, and this one, is ready) + ms
 //
-// and a rank is ready at its clock, or when what it has begun before on the same link, inside a node or across nodes,
-// is over; what takes no time, as all that is in the times of whole pipelines, waits for no link. `end` brings the
-// clock there, so a request is that moment: the bits of a double. Host values take no time.
+// and a rank is ready at its clock, or when its last communication on the same link, inside a node or across nodes, is
+// over. One that takes no time, as any in the times of whole pipelines, waits for no link. `end` brings the clock
+// there, so a request is that moment: the bits of a double. Host values take no time.
 // With payload 0 no content is sent, and sums are not computed.
 #include <stdlib.h>
 
@@ -25,7 +25,7 @@ typedef struct VirtualComm {
     int room;
 } VirtualComm;
 
-static double link_free[2];  // ms: when what was begun on links inside nodes, and between them, is over
+static double link_free[2];  // ms: when links inside nodes, and between them, are free again
 
 // ---- time
 
@@ -33,7 +33,7 @@ static double virtual_seconds(void) { return 1e-3 * virtual_now(); }
 
 static double ready_at(int across, double ms) { return ms > 0 ? MAX(virtual_now(), link_free[across]) : virtual_now(); }
 
-// What the communication at hand waits for.
+// Returns when the communication at hand may begin.
 static double ready_after(const Comm* c, int across, double ms) {
     double over = 0;
     memcpy(&over, &c->after, sizeof over);
@@ -47,7 +47,7 @@ static double nic_share(const Comm* c) {
     return nics > 0 && c->at_once > 0 ? (double)(CEIL_DIV(MIN(c->at_once, ranks), nics) * nics) / ranks : 1;
 }
 
-// The request of a communication that begins at `start` and takes so long.
+// Returns the request of a communication that begins at `start` and takes `ms`.
 static Request occupy(double start, int across, double ms) {
     double over = start + ms;
     Request request;
@@ -64,7 +64,8 @@ static void end(Comm* c, Request request, Stream s) {
 
 // ---- collectives: all ranks wait for the last
 
-// Round i: a rank tells the one 2^i after it what it knows (Hensgen et al. 1988; a maximum may count a rank twice).
+// Returns when the last of all ranks is ready. In round i a rank tells the one 2^i after it the latest that it knows
+// (Hensgen et al. 1988); a maximum may count a rank twice.
 static double all_ready(VirtualComm* v, double ready) {
     int size = v->comm.size, own = v->comm.rank;
     double last = ready, heard = last;
@@ -78,7 +79,7 @@ static double all_ready(VirtualComm* v, double ready) {
     return last;
 }
 
-// Each rank sends a part to each other rank, of an all-reduce twice.
+// Begins a collective: each rank sends a part to each other rank, in an all-reduce twice.
 static Request collective(VirtualComm* v, const Operation* o) {
     Comm* c = &v->comm;
     size_t size = (size_t)c->size, element = dtype_bytes(o->dt);
@@ -101,7 +102,7 @@ static void make_room(VirtualComm* v, int n) {
     v->room = n;
 }
 
-// Every message that leaves says when it was ready. Returns when the last of all is.
+// Tells with every message that leaves when it was ready. Returns when the last of all is.
 static double tell_peers(VirtualComm* v, const Operation* o, double mine) {
     double last = mine;
     int out = 0, in = 0;
@@ -129,7 +130,7 @@ static double bytes_leaving(const Comm* c, const Transfer* list, int n, int* acr
     return bytes;
 }
 
-// Several messages to one rank, one behind another, are one.
+// Returns the peers of a list; several messages to one rank, one after another, count once.
 static int count_peers(const Transfer* list, int n) {
     int peers = 0;
     for (int i = 0; i < n; i++) peers += i == 0 || list[i].peer != list[i - 1].peer;
@@ -149,12 +150,12 @@ static Request messages(VirtualComm* v, const Operation* o) {
     return occupy(tell_peers(v, o, ready_after(c, across, ms)), across, ms);
 }
 
-// To the stage before: a row's gradient.
+// Returns whether the operation sends a row's gradient to the stage before.
 static int ends_row(const Comm* c, const Operation* o) {
     return c->purpose == COMM_PIPELINE && o->n_sends == 1 && o->sends->peer < c->rank && o->sends->bytes > 0;
 }
 
-// What the real one does has finished when it returns: it has no overlap.
+// Begins a virtual operation. The real Comm has no overlap, so its operation has finished when it returns.
 static Request begin(Comm* c, const Operation* o, Stream s) {
     VirtualComm* v = (VirtualComm*)c;
     if (ends_row(c, o)) {

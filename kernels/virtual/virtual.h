@@ -3,7 +3,7 @@
 // The clock of a rank, a process, is in ms: an op adds what a machine's cost model says that it takes, a collective
 // brings the clocks of its ranks together. All sums are in the order of the program: the same digits on every machine.
 //
-// What ops take, C channels in, OC out, of a model with W matmul weights, L layers, NH heads:
+// Ops take, with C channels in, OC out, in a model with W matmul weights, L layers, NH heads:
 //
 //   a matmul of N tokens            token_ms N C OC / W / 3      forward, gradient of the input, of the weights alike
 //   attention of NH' heads          pair_ms p NH' / NH / L       a third of it forward, two thirds backward
@@ -19,9 +19,9 @@
 // A communication as one rank sees it.
 typedef struct VirtualTransfer {
     CommPurpose purpose;
-    int ranks;           // that take part
+    int ranks;           // ranks that take part
     int across;          // they are of several nodes
-    int nodes;           // of a reduce-scatter, all-gather or broadcast: of how many; 0: messages
+    int nodes;           // their nodes, in a reduce-scatter, all-gather or broadcast; 0: messages
     double sent, whole;  // bytes: to other ranks; and with what stays here
 } VirtualTransfer;
 
@@ -33,11 +33,11 @@ typedef struct VirtualMachine {
     const void* context;
 } VirtualMachine;
 
-// The backend over another one, which computes: its results, with virtual times. below NULL: nothing is computed.
+// Returns the backend over another one, which computes the results; times are virtual. below NULL: nothing is computed.
 const Kernels* virtual_kernels(const Kernels* below);
-// Ranks of a node; before comm_open. 8 where nobody says.
+// Sets the ranks of a node, which are 8 at first; call it before comm_open.
 void virtual_nodes(int node_size);
-// Before the first op.
+// Sets the machine; call it before the first op.
 void virtual_use(const VirtualMachine* machine);
 
 // ---- between the backend and its transport
@@ -47,5 +47,5 @@ void virtual_end_row(void);          // at the end of a row's backward pass
 void virtual_wait_until(double ms);  // the clock is not before that
 double virtual_transfer_ms(const VirtualTransfer* transfer);
 int virtual_node_size(void);
-// Over the transport for host memory that a build has. payload 0: messages say only when they were sent.
+// Opens the Comm over the build's transport for host memory. payload 0: messages say only when they were sent.
 int comm_open_virtual(Comm** world, int payload, const RankIdentity* id, double timeout_seconds, Err err);
