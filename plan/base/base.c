@@ -12,7 +12,7 @@
 
 DieAs die_as;
 
-// Words that are longer than the room lose their middle: the end has the cause.
+// A text that is longer than the room loses its middle, because the end has the cause.
 static void format_ends(char* text, size_t room, const char* format, va_list args) {
     char all[1 << 14];
     int n = (all[0] = 0, vsnprintf(all, sizeof all, format, args)), half = (int)room / 2;
@@ -67,7 +67,7 @@ int fail(Err err, const char* format, ...) {
 
 struct ArenaBlock {
     ArenaBlock* next;
-    size_t bytes;  // that follow
+    size_t bytes;  // size of the memory after this header
 };
 
 // Under AddressSanitizer every part is a block of its own, which a reset frees: it sees a write beyond its end, and a

@@ -1,4 +1,4 @@
-// base.h - what every room needs and nobody should write twice: element types, errors, memory that grows, hashes, the
+// base.h - what every room needs and nobody should write twice: element types, errors, growing memory, hashes, the
 // clock.
 // Pure C11; also valid C++, because train_gpt.cu includes it.
 #pragma once
@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-// a or b is evaluated twice: what takes time, has effects, or may be another value then has a name before.
+// Both macros evaluate a or b twice. A value that takes time, has effects or may change gets a name first.
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 #define CEIL_DIV(a, b) (((a) + (b)-1) / (b))
@@ -24,8 +24,8 @@ typedef enum DType {
 
 typedef uint16_t bf16;  // the upper half of an IEEE fp32
 
-// The function between the two matrices of an MLP, and how many of their outputs a hidden unit reads: SwiGLU's are a
-// gate and what it lets pass.
+// The function between the two matrices of an MLP. act_runs is how many of their outputs one hidden unit reads: SwiGLU
+// reads a gate and the value that it lets pass.
 typedef enum ActFunction { ACT_GELU, ACT_SWIGLU } ActFunction;
 static inline int act_runs(ActFunction f) { return f == ACT_SWIGLU ? 2 : 1; }
 
@@ -47,8 +47,8 @@ static inline bf16 bf16_from_float(float f) {
     return (bf16)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : nearest);
 }
 
-// A buffer of n floats whose first 2n bytes hold n bf16: widens them in place, from the end. And the way back, from
-// the start.
+// The buffer has n floats, and its first 2n bytes hold n bf16. This widens them in place, from the end;
+// bf16_narrow_in_place goes back, from the start.
 static inline void bf16_widen_in_place(float* buffer, size_t n) {
     for (size_t i = n; i-- > 0;) {
         bf16 half;
@@ -64,7 +64,7 @@ static inline void bf16_narrow_in_place(float* buffer, size_t n) {
     }
 }
 
-// Element i of a tensor of any type, in double.
+// Returns element i of a tensor of any type, in double.
 static inline double dtype_load(const void* p, size_t i, DType dt) {
     if (dt == DT_F64) return ((const double*)p)[i];
     return dt == DT_F32 ? ((const float*)p)[i] : bf16_to_float(((const bf16*)p)[i]);
@@ -78,16 +78,16 @@ static inline void dtype_store(void* p, size_t i, double x, DType dt) {
 
 // ---- errors: 0 is success, negative is an error
 
-// For main's phases and options: prints one line to stderr, exits with 1. The message says what, where, what was
+// For main's phases and options: prints one line to stderr and exits with 1. The message says what, where, what was
 // expected and found, and what to try.
 __attribute__((noreturn, format(printf, 1, 2))) void die(const char* format, ...);
-// For invariants that do not hold, which no option can mend: the same, with the place in the code behind it.
+// For broken invariants, which no option can mend: the same, followed by the place in the code.
 __attribute__((noreturn, format(printf, 3, 4))) void die_at(const char* file, int line, const char* format, ...);
 #define broken(...) die_at(__FILE__, __LINE__, __VA_ARGS__)
-// One line to stderr about something that does not end the program.
+// Prints one line to stderr about something that does not end the program.
 __attribute__((format(printf, 1, 2))) void warn(const char* format, ...);
-// How a program of several ranks ends (plan/base/terminal.h): what stands before each line, whether another rank has
-// said it, what to do once it is out, how to leave. NULL: the line is said, and exit.
+// How a program of several ranks ends (plan/base/terminal.h). who stands before each line; is_said: another rank has
+// said it; last runs after the line; leave ends the process. NULL: say the line and exit.
 typedef struct DieAs {
     const char* program;  // NULL: train
     char who[24];
@@ -97,7 +97,7 @@ typedef struct DieAs {
 } DieAs;
 extern DieAs die_as;
 
-// The words of an error, in an array that the caller brings; NULL: none are wanted.
+// The words of an error, in an array of the caller. NULL: the caller wants none.
 enum { ERR_BYTES = 512 };
 typedef char Err[ERR_BYTES];
 
@@ -124,16 +124,16 @@ typedef struct Arena {
     size_t missing;  // bytes of the last part that could not be had; 0: all could
 } Arena;
 
-// Aligned as malloc's, its contents undefined. NULL where there is no memory: take all parts, then ask arena_check.
+// Aligned as malloc's, contents undefined. NULL without memory: take all parts, then ask arena_check.
 void* arena_take(Arena* arena, size_t bytes);
 #define TAKE(arena, type, n) ((type*)arena_take((arena), sizeof(type) * (size_t)(n)))
 int arena_check(const Arena* arena, Err err);  // 0, or -1 with words when a part could not be had
 static inline ArenaMark arena_mark(const Arena* arena) { return arena->at; }
 void arena_reset(Arena* arena, ArenaMark mark);  // {0}: gives back everything
-size_t arena_bytes(const Arena* arena);          // of all blocks
+size_t arena_bytes(const Arena* arena);          // the sum of all blocks
 void arena_free(Arena* arena);
 
-// Makes room in an array: *array has n elements of element_bytes, and shall take `more`. 0, or -1 with a message.
+// Makes room in an array: *array has n elements of element_bytes and is to take `more`. 0, or -1 with a message.
 int reserve(void* array, int64_t* capacity, int64_t n, int64_t more, size_t element_bytes, Err err);
 
 // ---- hashes: also the source of every random choice, so that all ranks and all compilers agree
@@ -146,8 +146,8 @@ static inline uint64_t hash64(uint64_t x) {
     return x ^ x >> 31;
 }
 
-// To bf16: to nearest when seed is 0, else stochastically, a pure function of (x, seed, index): the upper half of the
-// bits of x plus 16 random bits, so that the expected value is x. Infinities and NaN as to nearest.
+// Rounds to bf16: to nearest when seed is 0, else stochastically, as a pure function of (x, seed, index). The upper
+// half of x plus 16 random bits has x as its expected value. Infinities and NaN are as to nearest.
 static inline bf16 bf16_round(float x, uint64_t seed, uint64_t index) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
@@ -155,13 +155,13 @@ static inline bf16 bf16_round(float x, uint64_t seed, uint64_t index) {
     return seed == 0 || (bits & 0x7f800000u) == 0x7f800000u ? nearest : random;  // no branch: loops become vectors
 }
 
-// 64-bit hash of n bytes, chained through seed: hash_bytes(b, hash_bytes(a, 0)) covers a then b.
-// The same on every machine. Not cryptographic.
+// A 64-bit hash of n bytes, chained through seed: hash_bytes(b, hash_bytes(a, 0)) covers a then b. It is the same on
+// every machine, and not cryptographic.
 uint64_t hash_bytes(const void* bytes, size_t n, uint64_t seed);
 
 // Uniform in [0, 1) and standard normal, both pure functions of (seed, index), the same on every processor.
 double random_uniform(uint64_t seed, uint64_t index);
-void random_normals(double* value, uint64_t seed, uint64_t first, size_t n);  // of the indices from `first` on
+void random_normals(double* value, uint64_t seed, uint64_t first, size_t n);  // those of the indices from `first` on
 static inline double random_normal(uint64_t seed, uint64_t index) {
     double value;
     return random_normals(&value, seed, index, 1), value;

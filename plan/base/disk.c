@@ -82,7 +82,7 @@ int disk_put(const char* path, const void* bytes, size_t n, int replaces, Err er
         return fail(err, "%.100s...: path too long", path);
     int fd = disk_create(whole, err);
     if (fd < 0 || disk_finish(fd, whole, disk_write(fd, bytes, n), err)) return -1;
-    // A link fails where the name is taken; some file systems have none.
+    // link fails if the name is taken; some file systems have no links.
     int is_there = !replaces && (link(whole, path) == 0 || errno == EEXIST);
     if (!is_there && rename(whole, path) == 0) return 0;
     int error = errno;
@@ -90,13 +90,13 @@ int disk_put(const char* path, const void* bytes, size_t n, int replaces, Err er
     return is_there ? 0 : fail(err, "%s: cannot rename a file to this name: %s", path, strerror(error));
 }
 
-// 1: what is there is no file, or is what /dev calls one that is open already.
+// Returns 1 if path is no regular file, or is a /dev name of an open one.
 static int is_written_into(const char* path) {
     struct stat s;
     return stat(path, &s) == 0 && (!S_ISREG(s.st_mode) || !strncmp(path, "/dev/", 5));
 }
 
-// The name that a link to a file stands for, or the name itself.
+// Sets real to the target of a link to a file, or else to the name itself.
 static int resolve(char real[PATH_MAX], const char* path, Err err) {
     struct stat s;
     if (is_written_into(path) || lstat(path, &s) || !S_ISLNK(s.st_mode)) {
@@ -175,7 +175,7 @@ int disk_hash(const char* path, int sync, uint64_t* bytes, uint64_t* hash, Err e
     char* piece = (char*)malloc(PIECE);
     int bad = !piece || (sync && fsync(fd)), error = errno;
     *hash = 0;
-    // read, not mmap: of a bad disk the one gives an error, the other a signal.
+    // read, not mmap: on a bad disk read gives an error, mmap a signal.
     for (uint64_t done = 0; done < *bytes && !bad;) {
         size_t n = (size_t)MIN(*bytes - done, (uint64_t)PIECE);
         int64_t got = disk_read_at(fd, done, piece, n);
@@ -249,7 +249,7 @@ int disk_sync_dir(const char* path, Err err) {
     return bad ? fail(err, "%s: cannot sync the directory: %s%s", path, strerror(error), disk_hint(error)) : 0;
 }
 
-// mkdir of one directory, and a sync of the one that now names it.
+// Makes one directory, and syncs the one that now names it.
 static int make_dir(const char* path, Err err) {
     char parent[PATH_MAX];
     if (disk_is_dir(path)) return 0;

@@ -9,16 +9,16 @@ typedef struct Word {
 } Word;
 
 int word_is(Word word, const char* text);
-// Which of "a|b|c" the word is, from 0; -1: none.
+// Returns which of "a|b|c" the word is, from 0; -1: none.
 int word_choice(Word word, const char* choices);
 
 typedef enum ValueType {
     FLAG,    // int 0 or 1
     INT,     // int; 10k, 2M, 1G are decimal, 64Ki, 2Mi, 1Gi binary, also in the next two
-    RHYTHM,  // int: so many steps; seconds where s stands behind the number, then negative
+    RHYTHM,  // int: N steps; with an s after the number, seconds, stored negative
     INT64,   // int64_t
     REAL,    // double
-    BYTES,   // double: a number, or of K, M or G, all binary: 64M is 64Mi is 2^26
+    BYTES,   // double: a number, or one of K, M or G, all binary: 64M is 64Mi is 2^26
     TEXT,    // const char*, any; must end in 0 where it stands, and stays there
     CHOICE,  // the same, of `choices`
     INDEX,   // int, the number of one of `choices`
@@ -26,20 +26,20 @@ typedef enum ValueType {
     PATHS,
     MAYBE,
     KEYS,
-    GROUP  // of options alone: plan/options/config.c
+    GROUP  // a GROUP is of options alone: plan/options/config.c
 } ValueType;
 
 typedef struct Field {
     const char* name;
     ValueType type;
-    size_t at;           // in the struct that is filled
-    double least, most;  // of numbers; most characters of a NAME
+    size_t at;           // offset in the struct that is filled
+    double least, most;  // bounds of a number; `most` is also the most characters of a NAME
     const char* choices;
 } Field;
 
 enum { WANTED = 192 };
-// Sets the field of *base. NULL, or what was expected instead, in `wanted`.
+// Sets the field of *base. Returns NULL, or what was expected instead, in `wanted`.
 const char* field_set(const Field* field, void* base, Word word, char wanted[WANTED]);
 
-// snprintf at *n of a text that has room for `bytes`; *n goes on by what it wanted.
+// snprintf at *n of a text with room for `bytes`; *n grows by the length that it wanted.
 __attribute__((format(printf, 4, 5))) void text_append(char* text, size_t bytes, size_t* n, const char* format, ...);

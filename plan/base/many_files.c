@@ -52,7 +52,7 @@ int may_pass_over(int error) { return error == EACCES || error == EPERM || error
 
 static int is_visible(const struct dirent* entry) { return entry->d_name[0] != '.'; }
 
-// Appends what is in a directory, of any kind.
+// Appends all that is visible in a directory, of any kind.
 static int list_one(Paths* paths, const char* directory, Paths* unreadable, Err err) {
     struct dirent** entries;
     const char* slash = *directory && directory[strlen(directory) - 1] == '/' ? "" : "/";
@@ -69,7 +69,7 @@ static int list_one(Paths* paths, const char* directory, Paths* unreadable, Err 
     return status;
 }
 
-// 1: a directory; 0: a file, or what cannot be told yet; -1: neither, or a link to a directory.
+// Returns 1 for a directory, 0 for a file or an unknown kind, -1 for others and links to directories.
 static int kind_of(const char* path) {
     struct stat st;
     if (lstat(path, &st)) return 0;
@@ -79,7 +79,7 @@ static int kind_of(const char* path) {
 
 int paths_below(Paths* paths, const char* directory, int (*leaves_out)(void* context, const char* directory, Err err),
                 void* context, Paths* unreadable, Err err) {
-    int64_t i = paths->n;  // those before are files; a list, not recursion: a deep tree cannot exhaust the stack
+    int64_t i = paths->n;  // all before i are files; a list, not recursion: a deep tree cannot exhaust the stack
     int status = list_one(paths, directory, unreadable, err);
     while (status == 0 && i < paths->n) {
         char* path = paths->list[i];

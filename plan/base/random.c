@@ -1,7 +1,7 @@
 // random.c - random numbers as pure functions of a seed and an index: see base.h.
 //
-// Only the four operations and the square root, which IEEE 754 rounds in one way, without contraction (Makefile): every
-// processor, compiler and vector length gives the same bits. A libm does not promise that.
+// Uses only the four operations and the square root, which IEEE 754 rounds in one way, without contraction (Makefile).
+// So every processor, compiler and vector length gives the same bits. A libm does not promise that.
 #include <math.h>
 #include <string.h>
 
@@ -20,14 +20,14 @@ INLINE uint64_t to_bits(double x) {
     return bits;
 }
 
-// n below 2^53 as a double: its halves are placed behind the bits of 2^84 and 2^52. Vectors have no conversion before
-// AVX-512.
+// Returns n below 2^53 as a double: its halves are placed after the bits of 2^84 and 2^52. Vectors have no conversion
+// before AVX-512.
 INLINE double from_integer(uint64_t n) {
     double high = from_bits(0x4530000000000000u | n >> 32) - 0x1p84;
     return high + (from_bits(0x4330000000000000u | (n & 0xffffffffu)) - 0x1p52);
 }
 
-// In [0, 1).
+// Uniform in [0, 1).
 INLINE double unit(uint64_t random) { return from_integer(random >> 11) * 0x1p-53; }
 
 // c[0] + c[1] z + c[2] z^2 + ...
@@ -43,7 +43,7 @@ INLINE double polynomial(const double* c, int n, double z) {
 INLINE double logarithm(double x) {
     static const double p[] = {0x1.5555555555558p-1, 0x1.99999999952d7p-2, 0x1.2492492df281ap-2, 0x1.c71c62e3f11e6p-3,
                                0x1.7462b51cb66b1p-3, 0x1.39fe51a7c18f9p-3, 0x1.2b5900de53b32p-3};
-    const uint64_t root_half = 0x3fe6a09e00000000u;  // of its upper digits
+    const uint64_t root_half = 0x3fe6a09e00000000u;  // its upper digits
     uint64_t above = to_bits(x) - root_half;
     double k = from_bits(0x4330000000000000u | (above + 0x3ff0000000000000u) >> 52) - (0x1p52 + 1023);
     double f = from_bits((above & 0xfffffffffffffu) + root_half) - 1;

@@ -26,13 +26,13 @@ void say_part(FILE* out, const char* format, ...) {
 }
 
 #ifdef __GLIBC__  // other libraries keep their stdout
-// The line that is being written: its columns so far, where its continuation begins, and if a control sequence is open.
+// The line being written: its columns so far, the indent of its continuation, and if a control sequence is open.
 static struct {
     int (*columns)(void);
     int at, indent, in_escape, pauses;
 } line;
 
-// Columns of a word up to a blank; *bytes of it. Control sequences and all but the first byte of a character have none.
+// Counts the columns of a word up to a blank, *bytes long. Control sequences and UTF-8 continuation bytes have none.
 static int word_columns(const char* text, size_t n, size_t* bytes) {
     int columns = 0;
     for (*bytes = 0; *bytes < n && !strchr(" \r\n", text[*bytes]); ++*bytes) {
@@ -175,5 +175,5 @@ static int others_have_spoken(void) {
 void die_as_rank(int rank) {
     snprintf(die_as.who, sizeof die_as.who, "rank %d: ", rank);
     die_as.is_said = rank > 0 ? others_have_spoken : NULL;
-    die_as.leave = _exit;  // what libraries have registered for the end may wait for the other ranks
+    die_as.leave = _exit;  // exit handlers of libraries may wait for other ranks
 }

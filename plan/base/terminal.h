@@ -10,18 +10,18 @@ const char* text_duration(double seconds, char text[32]);
 // "412.3 MiB", "12.3 GiB"; returns text.
 const char* text_bytes(double bytes, char text[32]);
 
-// From here on lines on a terminal are broken between words where they are longer than `columns` says (0: not known).
-// What goes elsewhere stays as it is, so that others can read it.
+// From here on lines on a terminal are broken between words if they are longer than `columns` says (0: not known).
+// Other output stays as it is, so that programs can read it.
 void wrap_output(int (*columns)(void));
-void wrap_pause(int pauses);  // 1: text comes that keeps its lines; 0: it is over
-// Ends the program where standard output could not be written.
+void wrap_pause(int pauses);  // 1: the text to come keeps its lines; 0: it is over
+// Ends the program if standard output could not be written.
 void end_output(void);
 
-// The text as a word of a shell command: as it is, or in single quotes where it holds anything but letters, digits and
-// -_./:=,+@%. Cut where it is too long for the room.
+// Returns the text as a word of a shell command: as it is, or in single quotes if it holds anything but letters, digits
+// and -_./:=,+@%. It is cut if it is too long for the room.
 const char* text_quoted(const char* text, char* word, size_t room);
 
-// A line, or a part of one, printed as printf would, safe; newlines in it become '?' too.
+// Prints a line, or a part of one, as printf would, but safe; newlines in it become '?' too.
 __attribute__((format(printf, 2, 3))) void say(FILE* out, const char* format, ...);
 __attribute__((format(printf, 2, 3))) void say_part(FILE* out, const char* format, ...);
 
@@ -33,8 +33,8 @@ typedef struct TextTable {
     size_t n;
 } TextTable;
 
-// Adds to the rows: cells are apart by tabs and rows end with newlines, so what others wrote is cleaned before. Cells
-// behind those of the first row, and the last of a row that has fewer, are words that no column is made wider for.
+// Adds to the rows. Tabs separate cells and newlines end rows, so text of others is cleaned before. A row's last cell,
+// if the first row has more cells, and cells beyond the first row's are words that widen no column.
 __attribute__((format(printf, 2, 3))) void text_cells(TextTable* t, const char* format, ...);
 void text_table(FILE* out, TextTable* t, const char* indent);  // prints and frees it; without memory there is none
 

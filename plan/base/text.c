@@ -5,7 +5,7 @@
 
 #include "plan/base/base.h"
 
-// The character that is held, complete: is it one, in its shortest form, and may a terminal have it?
+// Returns whether the held bytes are one complete character, in its shortest form, that a terminal may have.
 static int is_safe(const TextFilter* t, int keeps_lines) {
     static const unsigned char first_bits[] = {0, 0x7f, 0x1f, 0x0f, 0x07};
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -19,7 +19,7 @@ static int is_safe(const TextFilter* t, int keeps_lines) {
 
 int text_filter(TextFilter* t, unsigned char byte, int keeps_lines, char out[TEXT_MOST]) {
     int n = 0;
-    if (t->n > 0 && ((byte & 0xc0) != 0x80 || t->n >= (int)sizeof t->held)) {  // no character; this may begin one
+    if (t->n > 0 && ((byte & 0xc0) != 0x80 || t->n >= (int)sizeof t->held)) {  // no character; this byte may begin one
         out[n++] = '?';
         t->n = 0;
     }

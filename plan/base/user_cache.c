@@ -17,7 +17,7 @@ typedef struct CachePaths {
 
 static int find_paths(CachePaths* paths, const char* name, Err err) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (!cache || cache[0] != '/') cache = NULL;  // the standard for XDG_CACHE_HOME: others are to be ignored
+    if (!cache || cache[0] != '/') cache = NULL;  // the standard for XDG_CACHE_HOME says to ignore relative paths
     if (!cache && (!home || !home[0]))
         return fail(err, "there is no place for measurements; set HOME or XDG_CACHE_HOME");
     int n = snprintf(paths->above, DISK_PATH, "%s%s", cache ? cache : home, cache ? "" : "/.cache");
@@ -34,10 +34,10 @@ int user_cache_path(char path[DISK_PATH], const char* name, Err err) {
 
 // ---- trust
 
-// 0; 1 where there is nothing of this name; -1 with a message. is_above: the directory above our own.
+// Returns 0; 1 if nothing has this name; -1 with a message. is_above: path is the directory above our own.
 static int check_owner(const char* path, mode_t kind, int is_above, Err err) {
     struct stat s;
-    // A link in the place of a file is another's name for it; directories may be elsewhere, and count as they are.
+    // A link in place of a file is refused: it is another's name for it. A linked directory counts as its target.
     if ((kind == S_IFDIR ? stat : lstat)(path, &s))
         return errno == ENOENT ? 1 : fail(err, "%s: cannot read: %s", path, strerror(errno));
     int root_may = is_above && s.st_uid == 0, all_may = is_above && (s.st_mode & S_ISVTX);
@@ -79,7 +79,7 @@ int user_cache_save(const char* name, const void* bytes, size_t n, int replaces,
     return bad ? -1 : 0;
 }
 
-// ---- by key: the bytes, and behind them their hash
+// ---- by key: the bytes, followed by their hash
 
 enum { NAME = 32, MOST_BYTES = 64 << 20 };
 

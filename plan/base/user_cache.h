@@ -1,25 +1,25 @@
 // user_cache.h - what a user's runs leave for later ones: files in ragged/ below $XDG_CACHE_HOME, or ~/.cache.
 //
-// They change what a run does, and nobody names them. So none is read, and none written, where another user could have
-// put it: a file and ragged/ must be this user's, and nobody else may write them; the directory above may also be
-// root's, and one that all may write if it is sticky, as /tmp. What is made here nobody else may even read.
+// They change what a run does, and nobody names them. So none is read or written if another user could have put it
+// there. A file and ragged/ must be this user's and writable by nobody else. The directory above may be root's, and one
+// that all may write if it is sticky, as /tmp. What is made here only this user may read.
 #pragma once
 #include <stddef.h>
 
 #include "plan/base/disk.h"
 
-// Where the file of this name is, or would be. 0, or -1 with a message: no home directory, too long a path.
+// Sets path to where the file of this name is or would be. 0, or -1 with a message: no home directory, path too long.
 int user_cache_path(char path[DISK_PATH], const char* name, Err err);
-// 0: it is there and may be read; 1: it is not there; -1 with a message: another user could have written it.
+// Returns 0: it is there and may be read; 1: it is not there; -1 with a message: another user could have written it.
 int user_cache_check(const char* name, Err err);
-// Whether nobody else can rename or remove what this user makes in a directory: it is this user's or root's, and others
-// may not write it, or it is sticky as /tmp. 0; 1: it is not there; -1 with a message.
+// Checks that nobody else can rename or remove what this user makes in a directory: it is this user's or root's, and
+// others may not write it, or it is sticky as /tmp. 0; 1: it is not there; -1 with a message.
 int user_cache_check_above(const char* dir, Err err);
-// Writes it as disk_put does, with the directories it needs. 0, or -1 with a message.
+// Writes the file as disk_put does, with the directories it needs. 0, or -1 with a message.
 int user_cache_save(const char* name, const void* bytes, size_t n, int replaces, Err err);
 
-// What a backend keeps between runs, one file for each key. A damaged one counts as absent, and so does one that
-// another user could have written: a plan holds code that will run. The n bytes, malloc'ed; NULL when there are none.
+// Reads what a backend keeps between runs, one file for each key. A damaged file counts as absent, as does one that
+// another user could have written, because its code will run. Returns n bytes, malloc'ed; NULL when there are none.
 char* cache_read(const char* key, size_t* n);
-// Keeps them if the disk lets us. What is there already stays, unless `replaces`.
+// Keeps the bytes if the disk lets us. An older file stays, unless `replaces`.
 void cache_write(const char* key, const void* bytes, size_t n, int replaces);

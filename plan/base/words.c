@@ -14,7 +14,7 @@ static Word trimmed(Word word) {
     return word;
 }
 
-// Bytes before the first `sign`, or all; ' ' stands for blanks.
+// Counts the bytes before the first `sign`, or all; ' ' stands for blanks.
 static size_t before(Word text, char sign) {
     size_t n = 0;
     while (n < text.n && text.at[n] != sign && !(sign == ' ' && is_blank(text.at[n]))) n++;

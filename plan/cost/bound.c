@@ -1,36 +1,36 @@
 // bound.c - lower bounds of a step's makespan, see bound.h; L3 after Turek, Wolf and Yu (1992), Ludwig and Tiwari
 // (1994).
 //
-// Alone on one rank a document does the least work: heads divide evenly there, nothing is communicated, and V_d / d
-// never falls. So only documents that do not fit one rank, or would take longer there than the guess, look at all
-// groups. For one group w(s, d) = a s^2 + b s with coefficients that rise with d nearly everywhere: a search over
-// groups, by cp size, ends where the least a and b of all that are left cannot win.
+// A document does the least work alone on one rank: heads divide evenly, nothing is communicated, and V_d / d never
+// falls. So only documents that do not fit one rank, or take longer there than the guess, look at all groups. For one
+// group w(s, d) = a s^2 + b s, with coefficients that rise with d nearly everywhere. So a search over groups by cp size
+// ends once the least remaining a and b cannot win.
 #include "plan/cost/bound.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-// Of L3: from here on a micro-batch's own time is so much of it that whole micro-batches are looked at.
+// Fixed share of L3 per micro-batch from which on whole micro-batches are looked at.
 static const double dear_micro_batch = 0.005;
 
 typedef struct Group {
     const GroupCost* cost;
     double time2, time1;    // ms a token^2 and a token of one document, on the fastest rank, without communication
-    double work2, work1;    // of w
-    double least2, least1;  // least of work2 and work1 from here on
+    double work2, work1;    // the same coefficients of w
+    double least2, least1;  // least work2 and work1 of this and later groups
 } Group;
 
 typedef struct Groups {
     const int* sorted;      // (documents) lengths, descending
     const double* squares;  // (documents) PlanLimits.squares
     double hides[2];        // lambda, forward and backward
-    double credit;          // of local attention: what of it may hide exchanges that lambda leaves
+    double credit;          // share of local attention that may hide the exchanges that lambda leaves
     int n, n_others;
-    double capacity;    // of the rank that holds most
+    double capacity;    // capacity of the largest rank
     double* held;       // (ranks + 1) as in WholeMicroBatches
     Group* list;        // (n) by cp size; [0] is one rank
-    int* first;         // (ranks + 1) group of a cp size; of the next larger where it has none
-    GroupCost* others;  // (GROUP_ULYSSES_SIZES ranks) costs of groups that the setting does not have
+    int* first;         // (ranks + 1) first group of a cp size, or of the next larger one that has any
+    GroupCost* others;  // (GROUP_ULYSSES_SIZES ranks) costs of groups that the setting lacks
     double* speeds;     // (ranks) ascending
     DensePart* dense;   // (documents) and their work
 } Groups;
@@ -42,7 +42,7 @@ static int ascending(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-// At a point or at the end, since each straight piece is p + q bytes.
+// The minimum is at a point or at the end, because each straight piece is p + q bytes.
 double least_byte_ms(const LinkTable* link, double bytes) {
     if (link->n == 0) return 0;
     double least = link_ms(link, bytes) / bytes;
@@ -51,7 +51,7 @@ double least_byte_ms(const LinkTable* link, double bytes) {
     return least;
 }
 
-// Of communication i, -1: the linear one, the part of what other attention may hide that lambda counts as hidden.
+// Returns the part that lambda counts as hidden of what other attention may hide, in communication i; -1: linear.
 static double part_hidden(const GroupCost* g, int i, const double hides[2]) {
     double first[2];
     for (int k = 0; k < 2; k++) first[k] = i < 0 ? g->first[k].linear : g->first[k].at == i ? g->first[k].count : 0;
@@ -79,7 +79,7 @@ double least_token_ms(const GroupCost* g, double most_tokens, Hiding hides) {
     return token_ms(g, most_tokens, (double[2]){all, all});
 }
 
-// slow: V_d
+// slow: V_d.
 static void add_group(Groups* x, const GroupCost* g, double fastest, double slow) {
     double tokens = (double)g->cp_size * g->capacity;
     double shared = token_ms(g, tokens, x->hides) + g->micro_batch / (g->cp_size * x->capacity);
@@ -90,8 +90,8 @@ static void add_group(Groups* x, const GroupCost* g, double fastest, double slow
                               .work1 = g->cp_size * g->per_token + slow * shared};
 }
 
-// Where the kind leaves a choice, what else ulysses_size could be. Where heads divide evenly on a published machine
-// only what communicates for less can be better.
+// Adds the other ulysses sizes that AUTO allows. If heads divide evenly on a published machine, only one that
+// communicates for less can be better.
 static void add_others(Groups* x, const Setting* setting, int cp_size, double fastest, double slow) {
     const GroupCost* known = &setting->groups[cp_size];
     int ulysses_sizes[GROUP_ULYSSES_SIZES],
@@ -129,7 +129,7 @@ static double weigh_groups(Groups* x, const Setting* setting) {
     return slow;
 }
 
-// Document i of the list: tokens, and seen_tokens.
+// A document of the list: tokens, and seen_tokens.
 typedef struct Doc {
     double s, seen;
 } Doc;
@@ -147,15 +147,15 @@ static double time_on(const Group* g, Doc d) {
 
 static double work_on(const Group* g, Doc d) { return g->work2 * d.s * d.seen + g->work1 * d.s; }
 
-// No group from g on does less work than this.
+// A lower bound of the work on any group from g on.
 static double least_from(const Group* g, Doc d) { return g->least2 * d.s * d.seen + g->least1 * d.s; }
 
-// Alone on one rank.
+// Returns whether document i alone on one rank ends by tau.
 static int ends_by(const Groups* x, int i, double tau) {
     return group_holds(x->list[0].cost, x->sorted[i]) && time_on(&x->list[0], doc_at(x, i)) <= tau;
 }
 
-// The first group that could hold so many tokens.
+// Returns the first group that could hold s tokens.
 static int first_group(const Groups* x, int s) { return x->first[CEIL_DIV(s, (int)x->capacity)]; }
 
 static double least_work(const Groups* x, int k, double tau) {
@@ -171,8 +171,8 @@ static double least_work(const Groups* x, int k, double tau) {
     return least;
 }
 
-// Of documents first .. end, each on the group where it does least of all that end it by tau; infinite: one has none.
-// Micro-batches of `own` ms are left out. each: NULL, or (documents) of every one.
+// Sums the least work of documents first .. end on groups that end each by tau; infinite: one has none. Micro-batches'
+// `own` ms are left out. each: NULL, or (documents) the work of every one.
 static double work_by(const Groups* x, int first, int end, double tau, double own, DensePart* each) {
     double sum = 0, work = 0;
     for (int i = first; i < end; i++) {
@@ -195,8 +195,8 @@ static double least_time(const Groups* x, int k, const Group** fastest) {
     return least;
 }
 
-// The longest document's, unless a shorter one does not fit where that is fastest: chunks of a ring are uneven by a
-// token or two; or the longest is a tree that takes less.
+// Usually the longest document's. A shorter one may decide if it does not fit the fastest group, since a ring's chunks
+// are uneven by a token or two, or if the longest is a tree that takes less.
 static double longest_least_time(const Groups* x, int n, int* longest) {
     const Group* fastest = x->list;
     double most = least_time(x, 0, &fastest);
@@ -214,7 +214,7 @@ static double longest_least_time(const Groups* x, int n, int* longest) {
 
 // ---- L3
 
-// Of the documents, by length, the first so many: all behind them end on one rank by tau.
+// Counts the documents up to the last that does not end on one rank by tau; all later ones do.
 static int count_wide(const Groups* x, int n, double tau) {
     int wide = 0;
     for (int i = 0; i < n; i++) {
@@ -224,11 +224,11 @@ static int count_wide(const Groups* x, int n, double tau) {
     return wide;
 }
 
-// Least tau at which the work fits; low: a lower bound that every document reaches.
+// Finds the least tau at which the work fits. low: a lower bound that every document reaches.
 static double bisect(const Groups* x, int n, double low, double speeds) {
     int wide = count_wide(x, n, low);
     double narrow = work_by(x, wide, n, low, 0, NULL);
-    double high = (work_by(x, 0, wide, low, 0, NULL) + narrow) / speeds;  // no more work there, so it fits
+    double high = (work_by(x, 0, wide, low, 0, NULL) + narrow) / speeds;  // later there is no more work, so it fits
     while (high - low > 1e-6 * low) {
         double tau = low + (high - low) / 2;
         if (narrow + work_by(x, 0, wide, tau, 0, NULL) <= tau * speeds) high = tau;
@@ -239,20 +239,20 @@ static double bisect(const Groups* x, int n, double low, double speeds) {
 
 // ---- whole micro-batches
 //
-// A rank runs one micro-batch or two, never 1.4. Where a micro-batch costs much by itself (f ms), this is most of the
+// A rank runs one micro-batch or two, never 1.4. If a micro-batch costs much by itself (f ms), this is most of the
 // distance between L3 and real plans.
 //
-// A rank with m micro-batches has tau - m f ms for documents, and at most m C tokens, C being the largest capacity; n
-// ranks hold at most H(n) in a pass each, n C where all are alike. For any j, let n of the R ranks run j micro-batches
-// or fewer. G(t) is the most work that t tokens of the step can be (those with most work a token first), and b the
-// least ms a token. Then
+// A rank with m micro-batches has tau - m f ms for documents, and at most m C tokens, C being the largest capacity. n
+// ranks hold at most H(n) in a pass each, n C if all are alike. For any j, let n of the R ranks run j micro-batches or
+// fewer. G(t) is the most work of any t tokens of the step (those with most work a token first), and b the least ms a
+// token. Then
 //   work   <= min(n (tau - f), G(j H(n)) + A) + (R - n) (tau - (j + 1) f)
 //   tokens <= j H(n) + (R - n) max over m > j of min(m C, (tau - m f) / b)
-// A is work that any rank may do, whatever its tokens: none for L3, exchanges for L4 (bound_shares.c).
-// If for some j no n satisfies both, tau is too short. Ours; the idea is that of configuration bounds for bin packing
-// (Gilmore and Gomory 1961), relaxed to two kinds of ranks.
+// A is work that any rank may do, whatever its tokens: none for L3, exchanges for L4 (bound_shares.c). If for some j no
+// n satisfies both, tau is too short. Ours; the idea is that of configuration bounds for bin packing (Gilmore and
+// Gomory 1961), relaxed to two kinds of ranks.
 //
-// In rounds all ranks have at most H(R) tokens a round, so there are at least M = ceil(tokens / H(R)); and each lasts f
+// In rounds all ranks have at most H(R) tokens a round, so there are at least M = ceil(tokens / H(R)). Each lasts f
 // beyond the work of any rank in it: work <= R (tau - M f).
 
 enum { MOST_MICRO_BATCHES = 4 };
@@ -270,10 +270,10 @@ int denser_first(const void* a, const void* b) {
     const DensePart *x = (const DensePart*)a, *y = (const DensePart*)b;
     double p = x->work * y->tokens, q = y->work * x->tokens;
     if (p != q) return p > q ? -1 : 1;
-    return (x->tokens < y->tokens) - (x->tokens > y->tokens);  // equals of both are alike
+    return (x->tokens < y->tokens) - (x->tokens > y->tokens);  // equal in both: alike
 }
 
-// Most tokens that a rank with more than j micro-batches can have done by tau.
+// Returns the most tokens that a rank with more than j micro-batches can have done by tau.
 static double most_tokens(const WholeMicroBatches* x, int j, double tau) {
     double most = 0;
     for (int m = j + 1; m * x->micro_batch < tau; m++) {
@@ -299,7 +299,7 @@ static int some_share_suffices(const WholeMicroBatches* x, int j, double tau, do
 
 int whole_micro_batches_suffice(const WholeMicroBatches* x, double tau, double work) {
     double tokens = 0;
-    work *= 1 - 1e-12;  // sums of parts in another order must not differ from it
+    work *= 1 - 1e-12;  // the order of summing parts must not matter
     for (int i = 0; i < x->n; i++) tokens += x->parts[i].tokens;
     if (work > x->ranks * (tau - x->rounds * x->micro_batch)) return 0;
     for (int j = 0; j < MOST_MICRO_BATCHES && (j + 1) * x->micro_batch < tau; j++)
@@ -307,7 +307,7 @@ int whole_micro_batches_suffice(const WholeMicroBatches* x, double tau, double w
     return 1;
 }
 
-// The least tau from l3 on at which whole micro-batches suffice, to a relative 1e-4. On ranks of speed 1.
+// Finds the least tau from l3 on at which whole micro-batches suffice, to a relative 1e-4, on ranks of speed 1.
 static double raise_by_micro_batches(const Groups* x, int n, const Setting* setting, double l3) {
     const GroupCost* one = x->list[0].cost;
     int ranks = setting->limits.ranks, wide = count_wide(x, n, l3);
@@ -331,7 +331,7 @@ static double raise_by_micro_batches(const Groups* x, int n, const Setting* sett
     return low;
 }
 
-// L3 with lambda as it is now, or `least` where that is more; *l1: L1.
+// Returns L3 at the current lambda, or `least` if that is more; *l1: L1.
 static double least_tau(Groups* x, double* l1, double least, int n, const Setting* setting) {
     double speeds = weigh_groups(x, setting);
     *l1 = work_by(x, 0, n, INFINITY, 0, NULL) / speeds;

@@ -6,15 +6,14 @@
 
 #include <math.h>
 
-static const double LAMBDA = 0.95;  // along one direction a step counts half after 14 others
+static const double LAMBDA = 0.95;  // a step's weight along one direction halves after 14 others
 // Variances before the first step, in units of a step's own noise, which is some 5 %: all scales may be off together by
 // a factor of about 3, and each by about a half on top.
 static const double TOGETHER = 1600, ALONE = 100;
-static const double LEAST_SCALE = 0.01;  // a term that seems to cost nothing, or less
-// An outlier is off by so many usual errors, but never one that is off by less than a tenth, always one by more than a
-// factor of 3.
+static const double LEAST_SCALE = 0.01;  // the scale of a term that seems to cost nothing, or less
+// An outlier is off by OUTLIER usual errors; never less than a tenth off, always if more than a factor of 3.
 static const double OUTLIER = 5, LEAST_OUTLIER = 0.1, SURE_OUTLIER = 2;
-enum { SEVERAL = 3 };  // so many outliers in a row: the machine has changed
+enum { SEVERAL = 3 };  // after SEVERAL outliers in a row the machine has changed
 
 static void widen(Calibration* calibration) {
     for (int i = 0; i < CALIBRATION_TERMS; i++)
@@ -45,8 +44,8 @@ double calibration_median_error(const Calibration* calibration) {
     return n == 0 ? 0 : (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
 }
 
-// Scales below the least are put there; the others make up for it as far as P says that they can (the constrained least
-// squares, one constraint after another). Terms that the step does not have stay.
+// Raises scales below the least to it; the others make up for it as far as P says that they can (constrained least
+// squares, one constraint after another). Terms that the step lacks stay.
 static void keep_positive(Calibration* calibration, const double w[CALIBRATION_TERMS]) {
     double* theta = calibration->theta;
     for (int k = 0; k < CALIBRATION_TERMS; k++) {
@@ -58,8 +57,8 @@ static void keep_positive(Calibration* calibration, const double w[CALIBRATION_T
     for (int k = 0; k < CALIBRATION_TERMS; k++) theta[k] = MAX(theta[k], LEAST_SCALE);
 }
 
-// One step of least squares: features w, which sum to 1, took `ratio`. A term that the step does not have keeps its
-// scale and its variance; what ties it to the others is updated with them, so that P stays a covariance.
+// Does one step of least squares: features w, which sum to 1, took `ratio`. A term that the step lacks keeps its scale
+// and its variance. Its covariances with the others are updated with them, so that P stays a covariance.
 static void learn(Calibration* calibration, const double w[CALIBRATION_TERMS], double ratio) {
     double h[CALIBRATION_TERMS], r = 0, error = ratio;
     for (int i = 0; i < CALIBRATION_TERMS; i++) {

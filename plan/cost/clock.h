@@ -1,9 +1,9 @@
-// clock.h - the clock of one rank: what it computes, and what is on its way over its links. Layouts and pipelines are
-// played with it.
+// clock.h - the clock of one rank: its computing, and the messages on its links. Layouts and pipelines are played with
+// it.
 //
-// A rank computes one thing after another, until it waits. Over a link, inside a node or between nodes, its messages go
-// one after another: a message of `ms` begins when this rank and all that send to it are ready, each when it has come
-// so far and its link is free, and is over `ms` later. So virtual ranks count, too (kernels/virtual/comm_virtual.c).
+// A rank computes one thing after another, until it waits. Over each link, inside a node or between nodes, its messages
+// go one after another. A message of `ms` begins when this rank and all that send to it have come so far and their
+// links are free; it is over `ms` later. So virtual ranks count, too (kernels/virtual/comm_virtual.c).
 //
 // On a device computing and an exchange slow each other: while both go on they take slow_computing and slow_exchange
 // times as long.
@@ -11,17 +11,17 @@
 #include "plan/cost/cost.h"
 
 typedef struct ClockMessage {
-    double over;  // ms, if nothing is computed beside it from now on; 0: there is none
+    double over;  // ms at its end, if nothing is computed beside it from now on; 0: no message
     LinkKind link;
 } ClockMessage;
 
 typedef struct RankClock {
     double now;                 // ms: all before has been computed
-    double link_free[N_LINKS];  // when what was begun on each is over
-    double late[N_LINKS];       // by how much computing has slowed all that was begun
+    double link_free[N_LINKS];  // when the messages begun on each link are over
+    double late[N_LINKS];       // how much computing has slowed all messages begun
     double slow_computing, slow_exchange;
-    int overlap;    // 0: who begins a message waits until it is over
-    double* spent;  // of `now` by purpose, the caller's; NULL: not counted
+    int overlap;    // 0: whoever begins a message waits until it is over
+    double* spent;  // ms of `now` by purpose, the caller's; NULL: not counted
 } RankClock;
 
 static inline void clock_spend(RankClock* c, int purpose, double until) {
@@ -49,7 +49,7 @@ static inline void clock_wait(RankClock* c, int purpose, ClockMessage m) {
     if (m.over > 0) clock_spend(c, purpose, m.over + c->late[m.link]);
 }
 
-// others: when the others that send here are ready.
+// others: the time when the other ranks that send here are ready.
 static inline ClockMessage clock_begin(RankClock* c, int purpose, LinkKind link, double ms, double others) {
     c->link_free[link] = MAX(clock_ready(c, link), others) + ms;
     ClockMessage m = {c->link_free[link] - c->late[link], link};

@@ -7,13 +7,13 @@
 //            2 of outputs                                e C (n / d) (u - 1) / u
 //   ring     2 (r - 1) hops of keys and values           e 2 (K / u) (n / r)
 //            r hops of their gradients in fp32           4 2 (K / u) (n / r)
-// and, where ranks are tensor-parallel groups, each of the group's exchanges tensor_bytes n / d.
-// The all-to-alls stay inside a node when every run of u ranks lies in one, a ring when the whole group does. With
-// uneven heads a message is that of the rank with most.
+// and each exchange of a tensor-parallel group, if ranks are such groups, tensor_bytes n / d. The all-to-alls stay
+// inside a node when every run of u ranks lies in one, a ring when the whole group does. With uneven heads a message is
+// that of the rank with most.
 //
-// Of a published machine B = token_bytes = 2 L e (2 C + 2 K) is known, which counts what stays on a rank too; C / K and
-// e say what it is made of. Then u ranks move B n / d bytes in their all-to-alls, and a ring's keys and values of one
-// way are B K / (2 C + 2 K) bytes a token.
+// A published machine says B = token_bytes = 2 L e (2 C + 2 K), which counts what stays on a rank too; C / K and e
+// divide it. Then u ranks move B n / d bytes in their all-to-alls, and a ring's keys and values of one way are B K / (2
+// C + 2 K) bytes a token.
 #include "plan/cost/cost.h"
 
 #include <math.h>
@@ -22,8 +22,8 @@
 
 double link_ms(const LinkTable* link, double bytes) {
     if (link->n < 2 || bytes <= link->bytes[0]) return link->n ? link->ms[0] : 0;
-    // The line to follow begins at one of `lines` points from `from` on. Lengths come in any order: branches would
-    // be mispredicted at every other step; a choice between two addresses is none.
+    // The line to follow begins at one of `lines` points from `from` on. Lengths come in any order, so branches would
+    // be mispredicted at every other step; a choice between two addresses is no branch.
     const double* from = link->bytes;
     for (int lines = link->n - 1; lines > 1;) {
         int half = lines / 2;
@@ -46,7 +46,7 @@ double message_ms(const Cost* cost, int ranks, int across, int node_size, double
     return link_ms(&cost->link[across ? LINK_ACROSS : LINK_INSIDE], bytes);
 }
 
-// bytes: of a rank, over links of a node or between nodes.
+// bytes: what a rank sends over links of a node or between nodes.
 static double part_ms(const Cost* cost, LinkKind kind, int ranks, int node_size, double bytes) {
     const LinkTable* sums = &cost->sum[kind];
     return sums->n ? link_ms(sums, bytes) : message_ms(cost, ranks, kind == LINK_ACROSS, node_size, bytes);
@@ -57,7 +57,7 @@ double collective_ms(const Cost* cost, int ranks, int nodes, int node_size, doub
     double m = MAX(MIN(nodes, ranks), 1), k = ceil(ranks / m), ms[N_LINKS] = {0}, least[N_LINKS] = {0};
     if (k > 1) ms[LINK_INSIDE] = part_ms(cost, LINK_INSIDE, (int)k, node_size, bytes * (k - 1) / k);
     if (m > 1) ms[LINK_ACROSS] = part_ms(cost, LINK_ACROSS, ranks, node_size, bytes / k * (m - 1) / m);
-    if (m == 1 || k == 1 || cost->sum[LINK_ACROSS].n) return ms[m > 1];  // what was measured has both in it
+    if (m == 1 || k == 1 || cost->sum[LINK_ACROSS].n) return ms[m > 1];  // measured times have both in them
     least[LINK_INSIDE] = part_ms(cost, LINK_INSIDE, (int)k, node_size, 0);
     least[LINK_ACROSS] = part_ms(cost, LINK_ACROSS, ranks, node_size, 0);
     LinkKind longer = ms[LINK_ACROSS] > ms[LINK_INSIDE] ? LINK_ACROSS : LINK_INSIDE;
@@ -81,15 +81,15 @@ static void add_communication(GroupCost* g, const LinkTable* link, double count,
             (Communication){link, count, bytes_per_token, {count - own, count - any}};
 }
 
-// Whether a border between nodes cuts a run of ulysses_size ranks.
+// Returns whether a border between nodes cuts a run of ulysses_size ranks.
 static int ulysses_across(const GroupCost* g, const PlanLimits* limits, int first_rank) {
     int node = limits->node_size, border = (first_rank / node + 1) * node, end = first_rank + g->cp_size;
     if (border >= end) return 0;
     return (border - first_rank) % g->ulysses_size != 0 || (border + node < end && node % g->ulysses_size != 0);
 }
 
-// collective_ms as communications: of a group of several nodes by the link that takes longer for a full rank, and the
-// shortest message over the other one.
+// Adds collective_ms as communications. A group of several nodes counts the link that takes longer for a full rank, and
+// the shortest message over the other one.
 static void add_tensor_exchanges(GroupCost* g, const Cost* cost, double bytes) {
     const LinkTable* table[N_LINKS];
     double m = MAX(MIN(cost->tensor_nodes, cost->tensor_ranks), 1), k = ceil(cost->tensor_ranks / m), ms[N_LINKS];
@@ -132,7 +132,7 @@ static void add_measured(GroupCost* g, const Cost* cost, const PlanLimits* limit
     if (cost->tensor_ranks > 1) add_tensor_exchanges(g, cost, f->linear * cost->tensor_bytes / g->cp_size);
 }
 
-// ms a token of the micro-batch
+// Returns ms a token of the micro-batch.
 static double published_link(GroupCost* g, const Cost* cost, const PlanLimits* limits, int first_rank,
                              const GroupFactors* f) {
     int u = g->ulysses_size, ring_size = g->cp_size / u, node = limits->node_size * MAX(1, cost->tensor_ranks);
@@ -192,8 +192,8 @@ static double exchange_ms(const GroupCost* g, const GroupExchange* x, double tok
     return g->link_scale * x->count * link_ms(c->link, c->bytes_per_token * tokens);
 }
 
-// ms that a ring hides of its hops, keys and values of hop[0] ms and gradients of hop[1], under `attention` ms of one
-// direction; *shown: the rest.
+// Returns the ms of hops that a ring hides, keys and values of hop[0] ms and gradients of hop[1], under `attention` ms
+// of one direction. *shown: the rest.
 static double ring_hidden_ms(double* shown, int ring_size, const double hop[2], double attention, int is_backward) {
     double block = attention / ring_size, gradient = is_backward ? hop[1] : 0;
     double hidden = MIN(hop[0], block) + (ring_size - 2) * MIN(hop[0] + gradient, block) + MIN(gradient, block);
@@ -203,7 +203,7 @@ static double ring_hidden_ms(double* shown, int ring_size, const double hop[2], 
 
 static int ring_size_of(const GroupCost* g) { return g->ulysses_size ? g->cp_size / g->ulysses_size : 1; }
 
-// In one direction, 0: forward, what hides of all exchanges; first, hop: ms of these.
+// Returns the hidden ms of all exchanges in direction k, 0: forward. first, hop: ms of these.
 static double hidden_in(double* left, const GroupCost* g, double attention, const double first[2], const double hop[2],
                         int k) {
     int ring_size = ring_size_of(g);
@@ -266,7 +266,7 @@ static double hop_ms(const Cost* cost, int node_size, int across, double bytes) 
     return message_ms(cost, 2, across, node_size * MAX(1, cost->tensor_ranks), bytes);
 }
 
-// To the other proxies of a node, or from them.
+// ms of a message to the other proxies of a node, or from them.
 static double deal_ms(const Cost* cost, int x, double bytes) { return message_ms(cost, MAX(x - 1, 2), 0, 1, bytes); }
 
 static double nic_share(const Cost* cost, int node_size, int at_once) {
@@ -283,7 +283,7 @@ double route_ms(const Cost* cost, int node_size, double bytes, int x, int at_onc
     return there + (in_turn ? turn : there) + (overlap ? MAX(transfer, inside) : transfer + inside);
 }
 
-// As kernels/comm/route.c chooses them, of `ranks` of a node.
+// Chooses proxies as kernels/comm/route.c does, among `ranks` of a node.
 static int proxies(const Cost* cost, int ranks, int at_once) {
     return cost->nics > 0 ? MIN(ranks, MAX(1, cost->nics / at_once)) : ranks;
 }
@@ -298,7 +298,7 @@ double route_least_bytes(const Cost* cost, const PlanLimits* limits) {
     return 0;
 }
 
-// The fewest proxies that a message of such a ring has between two nodes.
+// Returns the fewest proxies that a message of such a ring has between two nodes.
 static int fewest_proxies(const Setting* setting, const GroupCost* g, int first_rank) {
     int node = setting->limits.node_size, u = g->ulysses_size, fewest = node;
     for (int at = first_rank; at < first_rank + g->cp_size;) {
@@ -324,7 +324,7 @@ double route_saved_ms(double hop[2], const Setting* setting, const GroupCost* g,
     double uneven = (double)CEIL_DIV(K, u) * u / K, key = cost->elem_bytes ? cost->elem_bytes : 2, scale, block;
     if (cost->n_groups > 0) {
         double keys = cost->channels ? (double)cost->kv_channels / cost->channels : 1;
-        // All layers in one: a message is that of a layer only in its share of the bytes.
+        // All layers count as one message; each layer's own has only its share of the bytes.
         scale = cost->link_scale, block = uneven * cost->token_bytes * keys / (2 + 2 * keys) / g->cp_size * tokens;
     } else scale = cost->link_scale * cost->layers, block = uneven * key * 2 * cost->kv_channels / g->cp_size * tokens;
     int x = fewest_proxies(setting, g, first_rank);
@@ -349,8 +349,8 @@ int group_ulysses_sizes(int* ulysses_sizes, const PlanLimits* limits, int cp_siz
     return n;
 }
 
-// The group of `cp size` ranks from rank 0 on with the ulysses_size that costs least for one document that fills half
-// of it.
+// Finds the group of `cp_size` ranks from rank 0 on with the ulysses_size that costs least for one document that fills
+// half of it.
 static void cheapest_group(GroupCost* best, const Cost* cost, const PlanLimits* limits, int cp_size) {
     int ulysses_sizes[GROUP_ULYSSES_SIZES], n = group_ulysses_sizes(ulysses_sizes, limits, cp_size);
     double tokens = 0.5 * cp_size * limits->capacity, least = 0;

@@ -19,19 +19,19 @@
 
 enum { MOST_FIELDS = 13, MOST_TOKENS = 1 << 30 };
 #define LARGE 1e15  // products of a few of these are finite
-#define SMALL 1e-9  // of what is divided by
+#define SMALL 1e-9  // least value of a divisor
 
 typedef struct Key {
     const char* name;
-    const char* values;  // what they are, for messages
+    const char* values;  // description for messages
     Field fields[MOST_FIELDS];
     enum { OPTIONAL, REQUIRED, SEVERAL } occurs;
-    const char* second;  // word of the key, behind its name; NULL: it has one
-    // SEVERAL: where their number is, at most how many, and how far an element is from the next. The first field of a
-    // line is greater than that of the line before, the first `ordered` are not less.
+    const char* second;  // second word of the key, after its name; NULL: it has one
+    // SEVERAL: place of their number, the most of them, and distance between elements. A line's first field exceeds
+    // that of the line before; the first `ordered` are no less.
     size_t count_at;
     int most, ordered;
-    size_t stride[2];  // of the first field, of the others
+    size_t stride[2];  // distance of the first field, of the others
 } Key;
 
 #define AT(field) offsetof(Machine, field)
@@ -96,7 +96,7 @@ static const Key keys[] = {
 // clang-format on
 _Static_assert(sizeof keys / sizeof *keys <= 64, "a set of keys is a uint64_t");
 
-// What is not in the text.
+// The values of keys that the text leaves out.
 static const Machine standard = {.cost = {.link_scale = 1}};
 
 static int* count_of(const Machine* machine, const Key* key) { return (int*)((char*)machine + key->count_at); }
@@ -168,7 +168,7 @@ static int read_line(Machine* machine, Words* line, uint64_t* given) {
     return 0;
 }
 
-// What no line by itself can be wrong about.
+// Finds errors that concern several lines.
 static int check_whole(const Words* text, const Machine* machine, uint64_t given) {
     const Cost* cost = &machine->cost;
     const char* wrong = NULL;
@@ -249,7 +249,7 @@ WeightTimes machine_weights(const Machine* machine, int zero, int ranks, int nod
     return w;
 }
 
-// Ranks before the first that is named are at full pace.
+// Ranks before the first named kind are at full pace.
 double machine_speed(const Machine* m, int first, int n) {
     double least = m->n_kinds == 0 || first < m->kind_first[0] ? 1 : INFINITY;
     for (int k = 0; k < m->n_kinds; k++) {

@@ -57,48 +57,48 @@ typedef struct Machine {
     double tp_token[MACHINE_TP], tp_pair[MACHINE_TP], tp_row[MACHINE_TP];
     int n_schemes;
     Scheme schemes[MACHINE_SCHEMES];
-    // Hydraulis' memory formula; activation[i] bytes at tensor-parallel cp size 1 << i, 0: unknown
+    // Hydraulis' memory formula; activation[i]: bytes at tensor-parallel size 1 << i, 0: unknown.
     double layers, hidden, vocabulary, state_bytes, alpha, activation[5], safety_mib, fixed_mib, gpu_mib;
 } Machine;
 
 // text (n) need not end in 0. 0, or -1 with the line and what was expected.
 int machine_parse(Machine* machine, const char* text, size_t n, Err err);
-// The text of a machine that the program knows by name, NULL for another name: those of machine_names (with commas),
-// and hydraulis-32b and hydraulis-7b, which have times of whole pipelines only, for --strategies; with -links behind
-// the name also assumed ones of links.
+// Returns the text of a machine that the program knows by name, NULL for another name. Names are machine_names (with
+// commas), and hydraulis-32b and hydraulis-7b, which have times of whole pipelines only, for --strategies. With -links
+// after these names come assumed links too.
 const char* machine_builtin(const char* name);
 const char* machine_names(void);
-// Writes what machine_parse reads back to the same values; the length it wanted, as snprintf.
+// Writes what machine_parse reads back to the same values. Returns the length it wanted, as snprintf.
 size_t machine_print(const Machine* machine, char* text, size_t bytes);
-// Tokens of a rank with this ZeRO stage: capacity, or floor((GB 1024 - parameters 1024 bytes) / MB a token), where a
-// parameter takes 6 + 12 / ranks bytes of a rank (ZeRO-1), 2 + 16 / ranks (ZeRO-2; both as run/model/zero.h), or 16 /
-// ranks (ZeRO-3, FlexSP's released cost model). 0 or less: the model does not fit.
+// Returns the tokens of a rank with this ZeRO stage: capacity, or floor((GB 1024 - parameters 1024 bytes) / MB a
+// token). A parameter takes 6 + 12 / ranks bytes of a rank (ZeRO-1), 2 + 16 / ranks (ZeRO-2; both as run/model/zero.h),
+// or 16 / ranks (ZeRO-3, FlexSP's released cost model). 0 or less: the model does not fit.
 int machine_capacity(const Machine* machine, int ranks, int zero);
-// Weights (2 bytes) and gradients (fp32) of so many layers that have all parameters which the machine names. None
-// travel where it names none, or where they are in what was measured (machine_has_weights).
+// Returns the times of weights (2 bytes) and gradients (fp32) of `layers` layers with all parameters that the machine
+// names. None travel if it names none, or if measured times include them (machine_has_weights).
 WeightTimes machine_weights(const Machine* machine, int zero, int ranks, int node_size, int layers);
-// Whether weights and gradients are in step_ms (zero 1) or round_ms (2 and 3).
+// Returns whether weights and gradients are in step_ms (zero 1) or round_ms (2 and 3).
 int machine_has_weights(const Machine* machine, int zero);
-// Of n ranks from `first` on: the pace of the slowest; bytes of the one with least memory, infinite where none is said.
+// Slowest pace, and least bytes, of n ranks from `first` on. Bytes are infinite if the machine says none.
 double machine_speed(const Machine* machine, int first, int n);
 double machine_bytes(const Machine* machine, int first, int n);
-// The machine as these ranks alone have it: memory_gb is what the one with least memory has, where that is said.
+// The machine as these ranks alone have it: memory_gb is the least of theirs, if the machine says it.
 Machine machine_part(const Machine* machine, int first, int n);
-// The machine with one thing changed: links that move so many times the bytes in the time beyond their shortest
-// message; so many times the memory; ranks of this kind at the pace of the fastest ones, all kinds where it is -1.
+// The machine with one thing changed. Links move `times` the bytes in the time beyond their shortest message; ranks
+// have `times` the memory; ranks of this kind (-1: all) run at the pace of the fastest.
 Machine machine_with_links(const Machine* machine, double times);
 Machine machine_with_memory(const Machine* machine, double times);
 Machine machine_with_full_pace(const Machine* machine, int kind);
-// Of its model; 0: unknown. Hydraulis' formula of memory has 16 bytes a parameter.
+// Parameters of its model; 0: unknown. Hydraulis' memory formula has 16 bytes a parameter.
 double machine_parameters(const Machine* machine);
 // Heads for PlanLimits: the machine's, or for 0 a number that all small cp sizes divide.
 int machine_heads(const Machine* machine);
 const Scheme* machine_scheme(const Machine* machine, int tp, int pp);  // NULL: it has no such scheme
-// Most tokens of a micro-batch of a scheme beside optimizer state in the layout (dp, tp, pp); a multiple of 128, less
-// than 1 where not even the states fit. Hydraulis' formula.
+// Most tokens of a micro-batch of a scheme beside optimizer state in the layout (dp, tp, pp), by Hydraulis' formula. A
+// multiple of 128; less than 1 if not even the states fit.
 int machine_scheme_tokens(const Machine* machine, const Scheme* scheme, int dp, int tp, int pp);
-// A setting with the capacity of ZeRO-3 for `ranks` ranks of this machine, `node_size` a node, no document beyond
-// `context`; groups (ranks + 1) is the caller's and is filled. 0, or -1 with a message (the model does
-// not fit, ranks below 1).
+// Makes a setting with the capacity of ZeRO-3 for `ranks` ranks of this machine, `node_size` a node, no document beyond
+// `context`. It fills groups (ranks + 1), the caller's. 0, or -1 with a message (the model does not fit, ranks below
+// 1).
 int machine_setting(Setting* setting, const Machine* machine, int ranks, int node_size, int context, GroupCost* groups,
                     Err err);

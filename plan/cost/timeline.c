@@ -1,29 +1,29 @@
 // timeline.c - plays a plan pass by pass, in the order of rounds; without rounds every micro-batch is a pass, in the
 // order of the list. See timeline.h.
 //
-// Passes of several ranks that share micro-batches go together: they are known by the first of their micro-batches.
-// Each remembers the one whose end decided its start, so that the chain to the one that ends last can be followed back.
+// Passes of several ranks that share micro-batches go together, named by the first of their micro-batches. Each
+// remembers the pass whose end decided its start, so that the critical chain can be followed back.
 #include "plan/cost/timeline.h"
 
-// What a rank does in a pass, ms. LOCAL, SHARED: attention; FIRST: of communication, what is posted first, forward and
+// The parts of a rank's pass, ms. LOCAL and SHARED are attention; FIRST is the communication posted first, forward and
 // backward.
 enum { LINEAR, LOCAL, SHARED, COMMUNICATION, FIRST, N_PARTS = FIRST + 2 };
 typedef double Parts[N_PARTS];
 
 typedef struct PlayedMicroBatch {
-    double first[2];  // ms of what is posted first, what other attention may hide
+    double first[2];  // ms of what is posted first, which other attention may hide
     int meets;        // PassParts.meets
     double slack[2];  // PassParts.slack
-    double ahead;     // of the exchanges that show, the part of the forward pass
+    double ahead;     // forward pass's share of the exchanges that show
     int attends;      // remapped_to
     int pass, next;   // first micro-batch of the same passes; the next one, -1: the last
     int before;       // of passes: the one that decided the start, -1: nothing ran before
 } PlayedMicroBatch;
 
 typedef struct PlayedRank {
-    Parts own, longest;  // of the passes that are played, else 0; of those that it waits for
+    Parts own, longest;  // parts of the pass that is played, else 0; of those that it waits for
     int last;            // pass, -1: none
-    int at;              // a micro-batch of it in this round, -1: none
+    int at;              // one of its micro-batches in this round, -1: none
 } PlayedRank;
 
 typedef struct Play {
@@ -31,25 +31,25 @@ typedef struct Play {
     const int* lengths;
     const Setting* setting;
     int in_rounds, n_rounds;     // in_rounds: with a barrier between rounds
-    CostTerms* terms;            // (n_micro_batches) of each, and then of passes
+    CostTerms* terms;            // (n_micro_batches) of each micro-batch, later of its pass
     PlayedMicroBatch* mb;        // (n_micro_batches)
     PlayedRank* rank;            // (ranks)
-    int *order, *first;          // (n_micro_batches) by rounds; (n_micro_batches + 2) of a round in order
-    GroupCost other;             // a group that is not one of the setting's
+    int *order, *first;          // (n_micro_batches) by rounds; (n_micro_batches + 2) start of each round in order
+    GroupCost other;             // a group that the setting lacks
     WeightRank* whole;           // (ranks) the last pass, and when it ends beside weights and gradients
     double busy, communication;  // rank-ms so far
 } Play;
 
 // ---- micro-batches
 
-// The tokens that a rank has of a remapped micro-batch.
+// Counts the tokens that a rank has of a remapped micro-batch.
 static int remapped_tokens(const Play* x, int i, int rank) {
     const MicroBatch* mb = &x->plan->micro_batches[i];
     const int* border = plan_placement(x->plan, mb).token_border + (rank - mb->first_rank);
     return border[1] - border[0];
 }
 
-// Of micro-batch i the rank behind r, from the first on behind -1, that has anything to do in it; -1: none.
+// Returns the next rank after r (-1: the first) with anything to do in micro-batch i; -1: none.
 static inline int next_rank(const Play* x, int i, int r) {
     const MicroBatch* mb = &x->plan->micro_batches[i];
     int attends = x->mb[i].attends, end = mb->first_rank + mb->cp_size;
@@ -58,9 +58,9 @@ static inline int next_rank(const Play* x, int i, int r) {
     return r < end ? r : -1;
 }
 
-// Chunk j of a document of s tokens is e - b of them: as queries of a causal document they see e^2 - b^2 of its s^2. On
-// published machines an exchange counts what stays on a rank, too. Ranks that share heads wait for each other between
-// linear layers and attention; those of a ring do not, so that the one with most of both together counts.
+// Chunk j of a document of s tokens has e - b tokens: as causal queries they see e^2 - b^2 of its s^2. On published
+// machines an exchange counts what stays on a rank, too. Ranks that share heads wait for each other between linear
+// layers and attention. Those of a ring do not, so the rank with most of both together counts.
 static GroupFactors factors_of(const Play* x, const MicroBatch* mb) {
     Placement p = plan_placement(x->plan, mb);
     int u = mb->ulysses_size, ring_size = mb->cp_size / u, heads = x->setting->limits.kv_heads;
@@ -94,7 +94,7 @@ static GroupFactors factors_of(const Play* x, const MicroBatch* mb) {
     return most;
 }
 
-// Groups of the setting begin at rank 0: those that begin at a node, or are inside one, cost the same.
+// The setting's groups begin at rank 0; groups that begin at a node, or lie inside one, cost the same.
 static const GroupCost* group_of(Play* x, const MicroBatch* mb) {
     const PlanLimits* limits = &x->setting->limits;
     int at = mb->first_rank % limits->node_size;
@@ -110,7 +110,7 @@ static const GroupCost* group_of(Play* x, const MicroBatch* mb) {
     return &x->other;
 }
 
-// Whether its exchanges go over the link of weights and gradients.
+// Returns whether its exchanges go over the link of weights and gradients.
 static int meets_weights(const Play* x, const MicroBatch* mb) {
     const WeightTimes* w = &x->setting->weights;
     const Cost* cost = &x->setting->cost;
@@ -146,7 +146,7 @@ static int weigh_micro_batch(Play* x, int i, Err err) {
     return 0;
 }
 
-// Without rounds all are of one. 0, or -1 for rounds that no plan of so many micro-batches has.
+// Without rounds all are in round 0. 0, or -1 for a round number that no plan of this size has.
 static int order_micro_batches(Play* x, Err err) {
     int n = x->plan->n_micro_batches, in_rounds = x->in_rounds || x->plan->n_rounds > 0;
     x->n_rounds = n > 0;
@@ -163,7 +163,7 @@ static int order_micro_batches(Play* x, Err err) {
     return 0;
 }
 
-// Puts the passes of micro-batches a and b together, which share a rank of this round.
+// Joins the passes of micro-batches a and b, which share a rank of this round.
 static void join_passes(Play* x, int a, int b) {
     int keep = MIN(x->mb[a].pass, x->mb[b].pass), other = MAX(x->mb[a].pass, x->mb[b].pass), end = keep;
     if (keep == other) return;
@@ -172,7 +172,7 @@ static void join_passes(Play* x, int a, int b) {
     for (int i = other; i >= 0; i = x->mb[i].next) x->mb[i].pass = keep;
 }
 
-// Of one round, where the plan has rounds.
+// Finds the passes of one round, if the plan has rounds.
 static void find_passes(Play* x, int round) {
     for (int r = 0; r < x->plan->ranks && x->plan->n_rounds > 0; r++) x->rank[r].at = -1;
     for (const int* i = x->order + x->first[round]; i < x->order + x->first[round + 1] && x->plan->n_rounds > 0; i++)
@@ -191,8 +191,8 @@ static void raise(Parts a, const Parts b) {
     for (int k = 0; k < N_PARTS; k++) a[k] = MAX(a[k], b[k]);
 }
 
-// ms that the queries, keys, values and outputs of so many remapped tokens take among the ranks of a micro-batch, as
-// plan/step/remap.h counts them; first: what is posted first, forward and backward.
+// Returns the ms that queries, keys, values and outputs of `tokens` remapped tokens take among a micro-batch's ranks,
+// as plan/step/remap.h counts them. first: what is posted first, forward and backward.
 static double moved_ms(const Play* x, const MicroBatch* mb, double tokens, double first[2]) {
     const Cost* cost = &x->setting->cost;
     double keys = cost->channels ? (double)cost->kv_channels / cost->channels : 1, out = 1 / (4 + 4 * keys), ms;
@@ -200,7 +200,7 @@ static double moved_ms(const Play* x, const MicroBatch* mb, double tokens, doubl
     int node = x->setting->limits.node_size;
     int across = mb->first_rank / node != (mb->first_rank + mb->cp_size - 1) / node;
     if (tokens == 0) return first[0] = first[1] = 0;
-    if (cost->n_groups > 0) {  // whose speeds count what stays on a rank, a d-th
+    if (cost->n_groups > 0) {  // published speeds count what stays on a rank, a d-th
         ms = cost->link_scale * message_ms(cost, mb->cp_size, across, node, cost->token_bytes * tokens * d / (d - 1));
         first[0] = ms * (0.5 - out), first[1] = ms * out;
     } else {
@@ -213,7 +213,7 @@ static double moved_ms(const Play* x, const MicroBatch* mb, double tokens, doubl
     return ms;
 }
 
-// What one rank has of a remapped micro-batch.
+// Adds one rank's part of a remapped micro-batch.
 static void add_remapped(Play* x, int i, int rank) {
     const MicroBatch* mb = &x->plan->micro_batches[i];
     double *ms = x->rank[rank].own, own = remapped_tokens(x, i, rank), first[2];
@@ -225,7 +225,7 @@ static void add_remapped(Play* x, int i, int rank) {
     if (x->mb[i].attends == rank) ms[SHARED] += x->terms[i].quadratic;
 }
 
-// What one rank has of micro-batch i.
+// Adds one rank's part of micro-batch i.
 static void add_part(Play* x, int i, int rank) {
     double* ms = x->rank[rank].own;
     const CostTerms* t = &x->terms[i];
@@ -238,9 +238,9 @@ static void add_part(Play* x, int i, int rank) {
     for (int k = 0; k < 2 && is_shared; k++) ms[FIRST + k] += x->mb[i].first[k];
 }
 
-// Passes that go together, from their micro-batches: in every layer a rank waits for those that it shares documents
-// with, in the linear part, in the part where exchanges hide, and in what comes then. Leaves in the terms of each
-// micro-batch what the pass takes at that of its ranks which takes longest.
+// Weighs passes that go together. In every layer a rank waits for those that it shares documents with: in the linear
+// part, in the part where exchanges hide, and in what follows. Leaves in the terms of each micro-batch those of the
+// pass on its slowest rank.
 static void weigh_passes(Play* x, int pass) {
     for (int i = pass; i >= 0; i = x->mb[i].next)
         for (int r = -1; (r = next_rank(x, i, r)) >= 0;) add_part(x, i, r);
@@ -260,7 +260,7 @@ static void weigh_passes(Play* x, int pass) {
     }
 }
 
-// Of each micro-batch how many of the passes come before it on its ranks, and how many there are there.
+// Counts for each micro-batch how many of the passes come before it on its ranks, and the most that one of these has.
 static void number_places(Play* x, Timeline* t, int pass) {
     for (int counted = 0; counted < 3; counted++)
         for (int i = pass; i >= 0; i = x->mb[i].next) {
@@ -273,7 +273,7 @@ static void number_places(Play* x, Timeline* t, int pass) {
         }
 }
 
-// What its ranks do of passes that go together is counted, once.
+// Counts the work of the ranks in passes that go together, once.
 static void count_parts(Play* x, int i, double micro_batch) {
     for (int r = -1; (r = next_rank(x, i, r)) >= 0;) {
         const double* ms = x->rank[r].own;
@@ -283,7 +283,7 @@ static void count_parts(Play* x, int i, double micro_batch) {
     }
 }
 
-// Ranks have ended their passes `last`; these start then, but not before `open`, which pass `opener` decided.
+// Plays passes after the last ones of their ranks, but not before `open`, which pass `opener` decided.
 static void play_passes(Play* x, Timeline* t, int pass, double open, int opener) {
     int before = opener, alone = x->mb[pass].next < 0 && x->mb[pass].attends < 0;
     double start = open, fixed = x->terms[pass].micro_batch;
@@ -307,7 +307,7 @@ static void play_passes(Play* x, Timeline* t, int pass, double open, int opener)
 
 // ---- the same beside weights and gradients
 
-// A third of computing is forward.
+// Takes a third of computing as forward.
 static PassParts parts_of(const Play* x, int i, const PlayedMicroBatch* shared) {
     const CostTerms* t = &x->terms[i];
     const WeightTimes* w = &x->setting->weights;
@@ -340,7 +340,7 @@ static void play_whole(Play* x, int pass, double open) {
     }
 }
 
-// All ranks go through the round together, those without a pass, too.
+// Ends the round for all ranks together, also those without a pass.
 static double end_round(Play* x, int round, double open) {
     const WeightTimes* w = &x->setting->weights;
     int ranks = x->plan->ranks;
@@ -357,12 +357,12 @@ static double end_round(Play* x, int round, double open) {
     return end;
 }
 
-// How a rank's passes end.
+// The end of a rank's passes.
 typedef struct RankEnd {
-    int round, shares;  // of its last pass, -1: it has none; it shares documents there
+    int round, shares;  // round of its last pass, -1: none; whether it shares documents there
 } RankEnd;
 
-// Returns the number of rounds. Without any each micro-batch has the earliest round in which all its ranks are free
+// Returns the number of rounds. Without any, each micro-batch has the earliest round in which all its ranks are free
 // (plan_set_rounds).
 static int find_ends(const Play* x, RankEnd* end) {
     const Plan* plan = x->plan;
@@ -382,8 +382,8 @@ static int find_ends(const Play* x, RankEnd* end) {
     return rounds;
 }
 
-// Gradients leave inside the last pass of a rank where nothing of it comes behind: others may wait for it there, but
-// where all are in the last round (reduces_inside in run/step/batch_ranks.c). end: (ranks), for scratch.
+// Gradients leave inside the last pass of a rank if it shares nothing there: others may wait for it in that pass,
+// unless all are in the last round (reduces_inside in run/step/batch_ranks.c). end: (ranks), for scratch.
 static double end_step(Play* x, RankEnd* end) {
     int ranks = x->plan->ranks, rounds = find_ends(x, end), together = 1;
     for (int r = 0; r < ranks; r++) together &= end[r].round == rounds - 1;

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-enum { LAYERS = 32 };  // of a 7B model, where a published machine says nothing
+enum { LAYERS = 32 };  // layers of a 7B model, for published machines that say none
 
 TransferTimes transfer_times(const Machine* machine, const Shape* s, int elem_bytes, int node_size) {
     const Cost* cost = &machine->cost;
@@ -58,7 +58,7 @@ typedef struct MoveCount {
     const MoveTime* t;
     double elem;
     int wave, room, n;
-    char* sends;    // (ranks to, ranks from) whether there is one
+    char* sends;    // (ranks to, ranks from) 1: there is a message
     RankCount* of;  // (ranks)
     int* list;      // (room) senders; NULL without memory
 } MoveCount;

@@ -5,7 +5,7 @@ double weights_all_ms(const double ms[N_WEIGHTS], int layers) {
     return ms[WEIGHTS_FIRST] + layers * ms[WEIGHTS_LAYER] + ms[WEIGHTS_LAST];
 }
 
-// Layers are alike, so the layer that waits longest is the first or the last one, or what is behind them.
+// Layers are alike, so the first or last layer waits longest, or what follows the last.
 double weights_late_ms(const WeightTimes* w, const PassParts* pass, double start) {
     const double* g = w->gather;
     if (w->layers == 0 || !w->hides) return 0;
@@ -23,10 +23,10 @@ typedef struct WeightPlay {
     const WeightTimes* w;
     WeightRank* ranks;
     int n;
-    double free;  // when the link is
+    double free;  // when the link is free
 } WeightPlay;
 
-// A bucket is posted by all.
+// All ranks post a bucket.
 static void post(WeightPlay* x, double ms) {
     double last = x->free;
     for (int r = 0; r < x->n; r++) last = MAX(last, x->ranks[r].at);
@@ -38,7 +38,7 @@ static void wait_for(WeightPlay* x, double arrived) {
     for (int r = 0; r < x->n; r++) x->ranks[r].at = MAX(x->ranks[r].at, arrived);
 }
 
-// A rank that meets has exchanges behind what was posted before, after a part of a layer's matmuls.
+// A rank that meets posts exchanges after what was posted before, after a part of a layer's matmuls.
 static void compute_forward(WeightPlay* x) {
     double L = x->w->layers;
     for (WeightRank* r = x->ranks; r < x->ranks + x->n; r++) {
@@ -59,7 +59,7 @@ static void compute_backward(WeightPlay* x, int inside_alone) {
     }
 }
 
-// Zero 3: the weights of layers 0 and 1 are in place but in the first round.
+// Zero 3: except in the first round the weights of layers 0 and 1 are in place.
 static void forward(WeightPlay* x, int first) {
     const WeightTimes* w = x->w;
     double g = w->gather[WEIGHTS_LAYER], arrived = 0;
@@ -71,7 +71,7 @@ static void forward(WeightPlay* x, int first) {
     }
 }
 
-// A layer's gradients have one of two places by turns.
+// A layer's gradients take one of two places by turns.
 static void backward(WeightPlay* x) {
     const WeightTimes* w = x->w;
     double arrived = 0, left[2] = {0, 0};

@@ -21,7 +21,7 @@ static int open_list(Holdings* h, const Shape* whole, size_t most, Arena* arena,
     return 0;
 }
 
-// A run of n elements of a tensor from element `first` on, as boxes: the end of a row, whole rows, the start of one.
+// Cuts n elements of a tensor from element `first` on into boxes: the end of a row, whole rows, the start of one.
 static int boxes_of_run(Box boxes[3], const ParamTensor* t, size_t first, size_t n) {
     int count = 0;
     for (size_t width = (size_t)t->cols; n > 0;) {
@@ -54,7 +54,7 @@ int holdings_of_pieces(Holdings* h, const Shape* whole, Arena* arena, Err err) {
     return 0;
 }
 
-// Boxes of a part stand below one another; those of a vector beside one another.
+// Boxes of a part lie below one another; those of a vector side by side.
 int holdings_of_run(Holding out[MOST_RUN_HOLDINGS], int rank, const ParamTensor* part, const Box* boxes, int n_boxes,
                     size_t first, size_t n, size_t at) {
     Box runs[3];
@@ -70,7 +70,7 @@ int holdings_of_run(Holding out[MOST_RUN_HOLDINGS], int rank, const ParamTensor*
     return count;
 }
 
-// What a rank has of a tensor of its part, and where, if it holds pieces of some layers.
+// The elements that a rank keeps of a tensor of its part, and their place, if it holds pieces of some layers.
 static Segment kept_segment(const Shape* shape, const Part* part, const ParamTensor* own, const char* divided) {
     int b = shape_bucket_of(own, shape), shard = part->shards ? part->shard : 0;
     int layers = MIN(b - 1, shape->L), pieces = 0, is_layer = b > 0 && b <= shape->L;
@@ -113,7 +113,7 @@ int holdings_of_parts(Holdings* h, const Shape* whole, const Part* parts, int ra
 
 // ---- leaders of a node
 
-// One tensor's. How many of the node hold the box of list[i], and which of them it is; alone where another box cuts it.
+// The number of a tensor's holdings in the node with the box of list[i], and its place; (1, 0) if another box cuts it.
 typedef struct Peers {
     int n, place;
 } Peers;
@@ -135,7 +135,7 @@ static void add_holding(Holdings* h, const Holding* part, const Box* box) {
     h->first[h->tensors]++;
 }
 
-// Of tensor i; with lists NULL they are counted, behind the last tensor.
+// Adds the holdings of tensor i; while lists are NULL it only counts them, after the last tensor.
 static void add_of_tensor(NodeHoldings* x, const Holdings* parts, const Holdings* pieces, int i, const int* node) {
     const Holding* of = parts->list + parts->first[i];
     for (int a = 0, n = parts->first[i + 1] - parts->first[i]; a < n; a++) {
@@ -174,7 +174,7 @@ int holdings_of_nodes(NodeHoldings* x, const Holdings* parts, const Holdings* pi
 
 static size_t elems_of(const Box* box) { return (size_t)box->rows * (size_t)box->cols; }
 
-// What is left of `box` without `part`, which lies in it: above, below, left and right of it. Returns how many.
+// Cuts `box` without `part`, which lies in it, into boxes above, below, left and right of it. Returns how many.
 static int without(Box rest[4], const Box* box, const Box* part) {
     int n = 0, below = part->row + part->rows, right = part->col + part->cols;
     if (part->row > box->row) rest[n++] = (Box){box->row, box->col, part->row - box->row, box->cols};
@@ -198,7 +198,7 @@ MoveHop holdings_hop(const Holdings* pieces, const NodeHoldings* parts, ReshardK
     return (MoveHop){users, owners, hop == MOVE_OWNERS ? RESHARD_SUM : RESHARD_SUM_INSIDE};
 }
 
-// Rows that some holdings lie in: lists are long, and most of one has nothing of a box.
+// The rows that a block of holdings spans. Lists are long, and most blocks have nothing of a box.
 typedef struct Rows {
     int first, end;
 } Rows;
@@ -207,10 +207,10 @@ enum { BLOCK = 16 };
 typedef struct Search {
     const int* node;
     int ranks, wave;
-    int inside;    // what other nodes hold does not count
-    size_t* sent;  // (ranks)
-    Rows* blocks;  // of the tensor's `from`, BLOCK holdings each
-    Box* open;     // (most_open + 4) what a rank still lacks of a holding
+    int inside;    // holdings of other nodes do not count
+    size_t* sent;  // (ranks) elements that each sends
+    Rows* blocks;  // the rows of each BLOCK holdings of the tensor's `from`
+    Box* open;     // (most_open + 4) the boxes that a rank still lacks of a holding
     int most_open;
     OnTravel on_travel;
     void* context;
@@ -233,7 +233,7 @@ static void find_blocks(const Search* s, const Holding* from, int n) {
     }
 }
 
-// The first from i on that has something of the box; n: none.
+// Returns the first holding from i on that has something of the box; n: none.
 static int next_of(const Search* s, const Holding* from, int n, int i, const Box* box) {
     for (; i < n; i++) {
         const Rows* block = &s->blocks[i / BLOCK];
@@ -243,7 +243,7 @@ static int next_of(const Search* s, const Holding* from, int n, int i, const Box
     return n;
 }
 
-// The rank that is to send what `box` and its holding have in common; NULL where nobody has anything of it.
+// Chooses the holding that is to send what it has of `box`; NULL if nobody has anything of it.
 static const Holding* choose(const Search* s, const Holding* from, int n, int to, const Box* box) {
     const Holding* best = NULL;
     for (int i = next_of(s, from, n, 0, box); i < n; i = next_of(s, from, n, i + 1, box)) {
@@ -254,7 +254,7 @@ static const Holding* choose(const Search* s, const Holding* from, int n, int to
     return best;
 }
 
-// Every element of `to` from one rank. What a choice leaves of a box is looked for again. 0, or -1: nobody has it.
+// Finds one sender for every element of `to`, and again for what a choice leaves of a box. 0, or -1: nobody has it.
 static int copy_to(Search* s, const Holding* from, int n, const Holding* to) {
     s->open[0] = to->box;
     for (int left = 1; left > 0;) {
@@ -282,7 +282,7 @@ int reshard_visit(const Shape* whole, const Holdings* from, const Holdings* to, 
     int most = 0;
     for (int i = 0; i < from->tensors; i++) most = MAX(most, from->first[i + 1] - from->first[i]);
     int blocks = most / BLOCK + 1;
-    most = 4 * most + 64;  // boxes that a choice leaves are few for each holding
+    most = 4 * most + 64;  // a choice leaves few boxes of each holding
     Search s = {.node = node, .ranks = ranks, .inside = kind == RESHARD_SUM_INSIDE, .most_open = most};
     s.sent = TAKE(arena, size_t, ranks), s.open = TAKE(arena, Box, most + 4);
     s.blocks = TAKE(arena, Rows, blocks), s.on_travel = on_travel, s.context = context;
@@ -307,7 +307,7 @@ int reshard_visit(const Shape* whole, const Holdings* from, const Holdings* to, 
 
 // ---- one rank's part of them
 
-// One box on its way, as this rank sees it.
+// A box on its way, as this rank sees it.
 typedef struct Travel {
     int wave, peer, order;
     Slice slice;
@@ -349,7 +349,7 @@ static int by_wave_and_peer(const void* a, const void* b) {
     return x->peer != y->peer ? x->peer - y->peer : x->order - y->order;
 }
 
-// Boxes of every wave as one message a peer. Returns the most elements to or from others of any wave.
+// Packs the boxes of every wave as one message a peer. Returns the most elements to or from others of any wave.
 static size_t pack(Transfers* t, TravelList* travels, int receives, Message* message, Slice* slices, int rank) {
     size_t most = 0;
     if (travels->n > 1) qsort(travels->list, (size_t)travels->n, sizeof *travels->list, by_wave_and_peer);

@@ -64,14 +64,14 @@ static int exists(const Shape* shape, ParamId id) {
     return shape_has(shape, param_table[id].needs);
 }
 
-// Tensors that exist among the rows [first, end) of param_table.
+// Counts the tensors that exist among the rows [first, end) of param_table.
 static int count(const Shape* shape, int first, int end) {
     int n = 0;
     for (int id = first; id < end; id++) n += exists(shape, (ParamId)id);
     return n;
 }
 
-// Without its offset.
+// Returns the tensor without its offset.
 static ParamTensor tensor_of(const Shape* shape, ParamId id, int layer) {
     ParamTensor t = {.id = id, .layer = layer};
     t.rows = exists(shape, id) ? runs_sum(shape_runs(shape, param_table[id].rows)) : 0;
@@ -80,19 +80,19 @@ static ParamTensor tensor_of(const Shape* shape, ParamId id, int layer) {
     return t;
 }
 
-// Of the rows [first, end), each to a multiple of 64.
+// Elements of the rows [first, end), each rounded up to a multiple of 64.
 static size_t aligned_elems(const Shape* shape, int first, int end) {
     size_t elems = 0;
     for (int id = first; id < end; id++) elems += ROUND_UP(tensor_of(shape, (ParamId)id, 0).elems, (size_t)ALIGN_ELEMS);
     return elems;
 }
 
-// A bucket's tensors are the rows [first_row, end_row): those before the layers, those of a layer, those after them.
+// A bucket's tensors are the rows [first_row, end_row): those before the layers, of a layer, or after them.
 static int is_layer(const Shape* shape, int b) { return b > 0 && b <= shape->L; }
 static int first_row(const Shape* shape, int b) { return b == 0 ? 0 : is_layer(shape, b) ? LN1W : LNFW; }
 static int end_row(const Shape* shape, int b) { return b == 0 ? LN1W : is_layer(shape, b) ? LNFW : N_PARAMS; }
 
-// With that of bucket b in place of what all layers are like.
+// The shape with the units of bucket b in place of those of all layers.
 static Shape of_bucket(const Shape* shape, int b) {
     Shape s = *shape;
     if (!shape->units || !is_layer(shape, b)) return s;
@@ -101,7 +101,7 @@ static Shape of_bucket(const Shape* shape, int b) {
     return s;
 }
 
-// Buckets from b on that are alike: layers, as far as their units are.
+// Counts the buckets from b on that are alike: layers with equal units.
 static int count_alike(const Shape* shape, int b) {
     const LayerUnits* u = shape->units;
     int n = 1;
@@ -169,7 +169,7 @@ void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t se
     if (init == INIT_RESIDUAL) std /= sqrt(2.0 * shape->L);
     uint64_t tensor_seed =
         hash64(hash64(seed) ^ ((uint64_t)param_table[tensor->id].number << 32 | (uint64_t)tensor->layer));
-    int has_padding = param_table[tensor->id].rows == VOCABULARY;  // rows that stay zero
+    int has_padding = param_table[tensor->id].rows == VOCABULARY;  // padding rows stay zero
     size_t used = has_padding ? (size_t)shape->V * shape->C : tensor->elems;
     int is_random = init == INIT_NORMAL || init == INIT_RESIDUAL;
     for (size_t i = first; i < first + n && !is_random; i++) value[i] = init == INIT_ONE;
@@ -181,7 +181,7 @@ void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t se
     }
 }
 
-// Llama 3's: see RopeScaling.
+// Stretches a frequency as Llama 3 does: see RopeScaling.
 static double stretched(const RopeScaling* r, double frequency) {
     const double pi = 3.141592653589793;
     double turns = r->original * frequency / (2 * pi), smooth = (turns - r->low) / (r->high - r->low);
@@ -204,7 +204,7 @@ void shape_rope(const Shape* shape, float* table) {
 
 enum { PER_LAYER = -1, PER_BORDER = -2, NEVER = 99 };
 
-// An activation in layer l; l = L is the end of the model.
+// The row of an activation in layer l; l = L is the end of the model.
 typedef struct ActRow {
     int copies;       // PER_LAYER: L; PER_BORDER: L + 1
     int fp32;         // statistics stay fp32 whatever the model's type
@@ -213,7 +213,7 @@ typedef struct ActRow {
     size_t elems;
 } ActRow;
 
-// What a rank computes of layer l: with the layer's own heads where fewer ranks cut it, and room for `places`.
+// The units of layer l on a rank: the layer's own if fewer ranks cut it, with room for `places`.
 static LayerUnits units_of(const Shape* shape, const ActNeeds* needs, int l) {
     LayerUnits u = {shape->heads, shape->kv_heads, shape->hidden, shape_queries(shape), shape->kv_heads, 0};
     if (!shape->units || l == shape->L || needs->layer[l].tp == needs->tp) return u;
@@ -222,9 +222,9 @@ static LayerUnits units_of(const Shape* shape, const ActNeeds* needs, int l) {
     return u;
 }
 
-// Each of the R ranks of a tensor-parallel group has n = ceil(N / R) tokens outside attention and MLP. In them it sees
-// those of all, but `cut` of those that cut the layer's weights. A stage without the end of the model has nothing of
-// it, and the gradient of its stream where that was sent from.
+// Each of R ranks of a tensor-parallel group has n = ceil(N / R) tokens outside attention and MLP. Inside it sees all N
+// tokens in attention, and `cut` tokens, those of the T ranks that cut the layer, elsewhere. A stage without the
+// model's end has none of its activations; its stream's gradient comes where that was sent from.
 static ActRow act_row(const Shape* shape, const ActNeeds* needs, ActId id, int l) {
     LayerUnits u = units_of(shape, needs, l);
     size_t R = (size_t)needs->tp, T = shape->units && l < shape->L ? (size_t)needs->layer[l].tp : R,
@@ -275,7 +275,7 @@ static ActRow act_row(const Shape* shape, const ActNeeds* needs, ActId id, int l
     return rows[id];
 }
 
-// Whether layer l keeps a copy of its own: for its backward pass, or of what generation knows of earlier tokens.
+// Returns whether layer l keeps its own copy: for its backward pass, or as the KV cache of earlier tokens.
 static int is_kept(const Shape* shape, const ActNeeds* needs, const ActRow* row, ActId id, int l) {
     if (row->copies == PER_BORDER) return needs->training;
     if (row->copies == 1 || l == shape->L || (!needs->training && id != KV)) return 0;

@@ -2,28 +2,28 @@
 // sizes, offsets, initial values, memory and how ranks divide a model are all read from these rows.
 //
 // A block is two sublayers of one form, x += Row(core(Column(norm(x)))): attention and MLP (train_gpt.cu). Column is a
-// linear that tensor parallelism cuts by outputs, Row one that it cuts by inputs. What architectures differ in:
-// arch_table. Any of them may have fewer key/value heads than heads, heads of any size, and a classifier of its own.
+// linear that tensor parallelism cuts by outputs, Row one that it cuts by inputs. arch_table lists the differences. Any
+// may have fewer key/value heads than heads, heads of any size, and a classifier of its own.
 #pragma once
 #include "plan/base/base.h"
 
 typedef enum Arch { ARCH_GPT2, ARCH_LLAMA, ARCH_QWEN2, ARCH_QWEN3, N_ARCHS } Arch;
 
-// What a model has: bits of ArchRow.features.
+// The features of a model are bits of ArchRow.features.
 enum {
     HAS_POSITIONS = 1,  // learned positions; without them queries and keys are rotated
     HAS_NORM_BIAS = 2,  // norms are LayerNorms; without it RMSNorms
     HAS_QKV_BIAS = 4,
-    HAS_LINEAR_BIAS = 8,  // of the other linears
+    HAS_LINEAR_BIAS = 8,  // biases of the other linears
     HAS_QK_NORM = 16,     // an RMSNorm of every head of queries and keys
     HAS_HEAD = 32,        // a classifier of its own; without it wte is one
 };
 
 typedef struct ArchRow {
-    const char *name, *title;  // of --arch, and Hugging Face's model_type; as people write it
+    const char *name, *title;  // name: of --arch, and Hugging Face's model_type; title: as people write it
     int features;
     ActFunction act;
-    double eps;  // of norms, where nothing else is said
+    double eps;  // default eps of norms
 } ArchRow;
 
 extern const ArchRow arch_table[N_ARCHS];
@@ -31,14 +31,14 @@ extern const ArchRow arch_table[N_ARCHS];
 // ---- a model
 
 // Llama 3's stretching of rotary positions (Hugging Face's rope_type "llama3"): wavelengths longer than original / low
-// positions are divided by factor, those shorter than original / high stay, between them it is interpolated.
+// positions are divided by factor, those shorter than original / high stay, those between are interpolated.
 typedef struct RopeScaling {
     double factor;  // 0: no stretching
     double low, high, original;
 } RopeScaling;
 
-// What a rank has of a layer whose weights fewer ranks cut than its group has: as in Shape, and of its key/value heads
-// those that it computes in attention, each with so many query heads.
+// The units of a layer on a rank, as in Shape, if fewer ranks cut the layer than its group has. core_kv_heads are the
+// key/value heads that it computes in attention, each with `queries` query heads.
 typedef struct LayerUnits {
     int heads, kv_heads, hidden, queries, core_kv_heads, shards;
 } LayerUnits;
@@ -49,29 +49,29 @@ typedef struct Shape {
     int L, C, NH, V;  // layers, channels, heads, vocabulary
     int NKV, HS;      // key/value heads, each of NH / NKV heads; channels of a head
     int U;            // hidden units of the MLP
-    int context;      // longest document; where positions are learned the rows of their table
-    int positions;    // most that the model was made for, as its config.json says: at least context
+    int context;      // longest document; with learned positions the rows of their table
+    int positions;    // most positions the model was made for, as its config.json says: at least context
     int Vp;           // vocabulary padded to a multiple of 64, so that matmuls have no ragged edge
-    double eps;       // of norms
-    double theta;     // of rotary positions
+    double eps;       // eps of norms
+    double theta;     // base of rotary positions
     RopeScaling scaling;
     int shards;  // ranks that the parameters are divided among: 1 at first, see Bucket
-    // What a rank of a tensor-parallel group has of the model (plan/model/split.h); alone NH, NKV, U, 0 and Vp.
+    // A rank of a tensor-parallel group has these units (plan/model/split.h); a rank alone has NH, NKV, U, 0 and Vp.
     int heads, kv_heads, hidden;      // heads, their key/value heads, hidden units
-    int first_vocab_row, vocab_rows;  // of wte and headw
-    const LayerUnits* units;          // (L) of layers, and `shards`, in place of those above; NULL: all are alike
-    // What a stage of a pipeline has of the model: the L layers from first_layer on, and only the first stage the
-    // embeddings, only the last one the final norm and the classifier. Both have wte where it is the classifier too.
+    int first_vocab_row, vocab_rows;  // rows of wte and headw
+    const LayerUnits* units;          // (L) each layer's, in place of those above and `shards`; NULL: all are alike
+    // A pipeline stage has L layers from first_layer on. Only the first stage has the embeddings, only the last the
+    // final norm and the classifier. Both have wte if it is the classifier too.
     int first_layer, no_embedding, no_head;
 } Shape;
 
-// A whole model: fills in Vp and what stands behind scaling.
+// Makes a whole model: fills in Vp and all members after scaling.
 Shape shape_whole(Shape shape);
 static inline int shape_has(const Shape* s, int features) { return (s->features & features) == features; }
 static inline ActFunction shape_act(const Shape* s) { return arch_table[s->arch].act; }
 // Query heads of a key/value head of this rank; with more ranks than key/value heads, some of them.
 static inline int shape_queries(const Shape* s) { return s->kv_heads ? s->heads / s->kv_heads : s->NH / s->NKV; }
-// What stands in place of heads, kv_heads, hidden and shards in layer l.
+// Returns heads, kv_heads, hidden and shards of layer l.
 static inline LayerUnits shape_units(const Shape* s, int l) {
     LayerUnits alike = {s->heads, s->kv_heads, s->hidden, shape_queries(s), s->kv_heads, s->shards};
     return s->units ? s->units[l] : alike;
@@ -88,7 +88,7 @@ typedef enum ParamId {
     N_PARAMS
 } ParamId;
 
-// What an axis of a tensor counts. Tensor parallelism cuts all from VOCABULARY on.
+// An axis of a tensor counts one of these. Tensor parallelism cuts all from VOCABULARY on.
 typedef enum Axis {
     ONE, CHANNELS, POSITIONS, HEAD_SIZE, VOCABULARY,
     QKV_OUTPUTS, HEADS,  // runs: channels of the queries' heads, of the keys', of the values'; of the queries' alone
@@ -106,14 +106,14 @@ typedef struct ParamRow {
     int needs;        // exists where the model has all of these features
     Init init;
     int decay;   // weight decay applies: matrices and embeddings
-    int number;  // in the seeds of initial values and of rounding: never changed
+    int number;  // number in the seeds of initial values and rounding: never changed
 } ParamRow;
 
 extern const ParamRow param_table[N_PARAMS];
 
 static inline int param_is_per_layer(ParamId id) { return id >= LN1W && id < LNFW; }
 static inline int param_is_matrix(ParamId id) { return param_table[id].rows != ONE; }  // in files, too
-// The classifier's weights.
+// The tensor of the classifier's weights.
 static inline ParamId shape_head(const Shape* s) { return shape_has(s, HAS_HEAD) ? HEADW : WTE; }
 
 // An axis as runs of elements, one after another.
@@ -138,22 +138,22 @@ ParamTensor shape_param(const Shape* shape, ParamId id, int layer);
 int shape_tensors(const Shape* shape);                           // number of tensors
 ParamTensor shape_tensor(const Shape* shape, int i);             // the i-th in memory order
 int shape_index(const Shape* shape, const ParamTensor* tensor);  // its i
-size_t shape_param_elems(const Shape* shape);                    // of the whole block, gaps between tensors included
+size_t shape_param_elems(const Shape* shape);                    // elements of the block, gaps between tensors too
 size_t shape_param_count(const Shape* shape);                    // parameters as people count them: without padding
 
 // Parameters that are gathered and reduced together: bucket 0 is wte and wpe, 1 .. L the layers, L + 1 lnf and headw.
 // Each is padded to a multiple of 64 * shards elements and cut into `shards` equal pieces; a rank owns and updates the
 // piece of its number in every bucket. Arrays of owned elements hold the pieces of all buckets one after another.
 typedef struct Bucket {
-    size_t offset, elems;  // in the whole block
+    size_t offset, elems;  // of the whole block
     size_t piece, at;      // elements of a rank's piece; where it begins in arrays of owned elements
 } Bucket;
 
 static inline int shape_buckets(const Shape* shape) { return shape->L + 2; }
 Bucket shape_bucket(const Shape* shape, int b);
 int shape_bucket_of(const ParamTensor* tensor, const Shape* shape);
-// Fills value[first .. first + n) of a tensor's initial values (elems, fp32): each a pure function of (shape, seed,
-// tensor, index), so that threads may share the work.
+// Fills value[first .. first + n) of a tensor's initial values (elems, fp32). Each is a pure function of (shape, seed,
+// tensor, index), so threads may share the work.
 void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t seed, size_t first, size_t n,
                       float* value);
 // table (context, HS / 2, 2) = cos and sin of position * frequency j, theta^(-2 j / HS), stretched as `scaling` says.
@@ -163,7 +163,7 @@ void shape_rope(const Shape* shape, float* table);
 
 typedef enum Recompute { RECOMPUTE_NONE, RECOMPUTE_ACTIVATION, RECOMPUTE_BLOCK } Recompute;
 
-// How a layer runs: ranks that cut its weights; what ranks with the same weights divide; see plan/layout/layout.h.
+// How a layer runs: tp ranks cut its weights, zero is what ranks with the same weights divide (plan/layout/layout.h).
 typedef struct LayerLayout {
     int tp, zero;
     Recompute recompute;
@@ -186,29 +186,29 @@ typedef enum ActId {
 } ActId;
 // clang-format on
 
-// What a program needs activations for.
+// A program's needs, which decide its activations.
 typedef struct ActNeeds {
     int N;                     // tokens of a row
     int classifier_N;          // rows of one classifier chunk
     const LayerLayout* layer;  // (L)
-    int training, sampling;    // sampling: tokens of the KV cache
-    int answering;             // tokens of which it has keys and values alone
-    int sampled;               // rows of one chunk of which tokens are drawn
-    size_t gathered;           // elements for the logits of one of them from all ranks of a group; 0: alone
+    int training, sampling;    // sampling: tokens in the KV cache
+    int answering;             // tokens with only keys and values in the KV cache
+    int sampled;               // rows of one chunk whose tokens are drawn
+    size_t gathered;           // elements for one such row's logits from all ranks of a group; 0: a rank alone
     int groups;                // attention over several ranks
-    int tail;                  // rows behind the tokens of QKV: see Kernels.attention_tail
+    int tail;                  // rows after the tokens of QKV: see Kernels.attention_tail
     int slots;                 // micro-batches whose activations are kept at a time: see plan/value/tasks.h
-    int tp;      // ranks of the tensor-parallel group; the shape's heads and hidden units: the most one may compute
-    int places;  // attention has room for multiples of so many key/value heads in layers of less tp; 0: as they come
+    int tp;      // ranks of the tensor-parallel group; the shape's heads and hidden units: the most of one rank
+    int places;  // attention has room for a multiple of `places` key/value heads in layers of less tp; 0: as they come
     DType dt;
 } ActNeeds;
 
-// Where an activation of a layer lies, or of the end of the model.
+// The place of an activation in a layer, or at the end of the model.
 typedef struct ActPlace {
-    size_t at, slot, bytes;  // from the start of all; from one slot to the next; a multiple of 64
-    int exists, is_own;      // is_own: it is kept for the backward pass; else one copy is shared by all such layers
+    size_t at, slot, bytes;  // offset from the start of all; distance between slots; size, a multiple of 64
+    int exists, is_own;      // is_own: kept for the backward pass; else all such layers share one copy
 } ActPlace;
 
-// Returns the bytes of all, and fills places[N_ACTS][L + 1], unless that is NULL. Of an activation first comes the
-// shared copy, then, for each slot, those that layers keep.
+// Returns the bytes of all, and fills places[N_ACTS][L + 1] unless that is NULL. The shared copy of an activation comes
+// first, then, for each slot, those that layers keep.
 size_t shape_activations(const Shape* shape, const ActNeeds* needs, ActPlace* places);

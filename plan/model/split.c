@@ -1,4 +1,4 @@
-// split.c - see split.h. Of a cut tensor a rank has a range of every run of its rows, or of the columns of every row.
+// split.c - see split.h. A rank has a range of every run of a cut tensor's rows, or of the columns of every row.
 #include "plan/model/split.h"
 
 Shape shape_stage(const Shape* shape, int first, int end) {
@@ -79,7 +79,7 @@ static void borders(int* border, int n, int ranks, int tile) {
     for (int t = 0; t <= ranks; t++) border[t] = MIN(n, (int)((int64_t)t * pieces / ranks) * step);
 }
 
-// More ranks than key/value heads: those of one key/value head divide its query heads.
+// Shares heads among more ranks than key/value heads: the ranks of one key/value head divide its query heads.
 static void share_heads(int* head, const Shape* whole, int ranks) {
     int queries = whole->NH / whole->NKV;
     for (int j = 0; j < whole->NKV; j++) {
@@ -100,7 +100,7 @@ TpSplit split_even(const Shape* whole, int ranks) {
     return split;
 }
 
-// Key/value heads of a rank: [*first, *end).
+// The key/value heads of a rank: [*first, *end).
 static void kv_heads(const Shape* whole, const TpSplit* split, int rank, int* first, int* end) {
     int queries = whole->NH / whole->NKV;
     *first = split->head[rank] / queries;
@@ -160,7 +160,7 @@ int split_kv_sharers(const Shape* whole, const TpSplit* split, int rank, int* fi
     return n;
 }
 
-// Where a rank's part of a run begins in the whole run.
+// Returns where a rank's part of a run begins in the whole run.
 static int first_of(const Shape* whole, const TpSplit* split, int t, Axis axis, int run) {
     int first, end, HS = whole->HS;
     kv_heads(whole, split, t, &first, &end);
@@ -189,7 +189,7 @@ int split_boxes(Box boxes[MOST_RUNS], const Shape* whole, const TpSplit* split, 
     return all.n;
 }
 
-// Copies between rank t's part of a tensor and the whole. Ascending, so that a part may be taken in place.
+// Copies between rank t's part of a tensor and the whole, in ascending order, so that a part may be taken in place.
 static void copy(float* part, float* whole, int take, const Shape* shape, const TpSplit* split, int t, ParamId id) {
     Box boxes[MOST_RUNS];
     size_t width = (size_t)runs_sum(shape_runs(shape, param_table[id].cols));

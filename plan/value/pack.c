@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-enum { MOST_UNITS = 65535 };  // of a row's room
+enum { MOST_UNITS = 65535 };  // most units of a row's room
 
 // Open rows by the room that they have left.
 typedef struct Rooms {
@@ -20,7 +20,7 @@ static void rooms_add(Rooms* x, int room, int row) {
     *word |= bit;
 }
 
-// Takes out a row with the least room >= length, the one that has had it longest; -1: none has. *room is what it has.
+// Takes out the row with the least room >= length, the oldest such; -1: none has it. *room is its room.
 static int rooms_take(Rooms* x, int length, int capacity, int* room) {
     int w = length / 64;
     uint64_t word = x->some[w] >> length % 64 << length % 64;
@@ -32,7 +32,7 @@ static int rooms_take(Rooms* x, int length, int capacity, int* room) {
     return row;
 }
 
-// A stable sort of items (n; NULL: 0 .. n - 1) by their keys, each below n_keys; those of key k begin at first[k].
+// Sorts items (n; NULL: 0 .. n - 1) stably by keys below n_keys; those of key k begin at first[k].
 static void counting_sort(int* out, const int* items, const int* key, int n, int* first, int n_keys) {
     memset(first, 0, sizeof(int) * ((size_t)n_keys + 1));
     for (int i = 0; i < n; i++) first[key[i]]++;
@@ -70,7 +70,7 @@ int pack_rows(Rows* out, const int* lengths, int n, int64_t capacity, Arena* are
     int64_t unit = CEIL_DIV(capacity, MOST_UNITS), most = capacity / unit;
     int* units = TAKE(arena, int, n);
     if (arena_check(arena, err) < 0) return -1;
-    // Where rounding up makes a document larger than a row, it fills the row, alone.
+    // A document that rounding makes larger than a row fills that row, alone.
     for (int i = 0; i < n; i++) units[i] = (int)MIN(CEIL_DIV(lengths[i], unit), most);
     return pack_best_fit(out, units, n, (int)most, arena, err);
 }

@@ -17,9 +17,9 @@ typedef struct Rows {
 } Rows;
 
 // lengths (n), each 1 .. capacity. Deterministic: ties go to the smaller index and to the row that has had its room
-// longest. The result lies in the arena. 0, or -1 with a message naming a document that does not fit.
+// longest. The rows lie in the arena. 0, or -1 with a message naming a document that does not fit.
 int pack_best_fit(Rows* out, const int* lengths, int n, int capacity, Arena* arena, Err err);
 // The same with room in units of several tokens where rows are very long. Each length is 1 .. capacity.
 int pack_rows(Rows* out, const int* lengths, int n, int64_t capacity, Arena* arena, Err err);
-// The order in which rows run: s tokens weigh s + quadratic s^2, or squares (NULL: none) for s^2. 0, or -1: no memory.
+// Sorts rows, heaviest first: s tokens cost s + quadratic s^2, or squares (NULL: none) for s^2. 0, or -1: no memory.
 int rows_weigh(Rows* rows, const int* lengths, const double* squares, double quadratic, Arena* arena, Err err);

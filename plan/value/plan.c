@@ -26,7 +26,7 @@ void plan_copy(Plan* to, const Plan* from) {
     MicroBatch* micro_batches = to->micro_batches;
     memcpy(docs, from->docs, sizeof(int) * (size_t)from->n_docs);
     memcpy(micro_batches, from->micro_batches, sizeof(MicroBatch) * (size_t)from->n_micro_batches);
-    *to = *from;  // placed lies where it lay
+    *to = *from;  // placed is shared, not copied
     to->docs = docs;
     to->micro_batches = micro_batches;
 }
@@ -55,7 +55,7 @@ static int across_nodes(const MicroBatch* mb, int node_size) {
     return mb->first_rank / node_size != (mb->first_rank + mb->cp_size - 1) / node_size;
 }
 
-// A counting sort by round and kind.
+// Counts and sorts by round and kind.
 int pass_order(const Plan* plan, int node_size, int* order, Arena* arena, Err err) {
     enum { ACROSS, INSIDE, LOCAL, KINDS };
     ArenaMark mark = arena_mark(arena);
@@ -105,7 +105,7 @@ int group_capacity(const PlanLimits* limits, int first_rank, int n) {
     return least;
 }
 
-// As long as n ranks in a row hold more, all of these hold the next capacity that there is.
+// The next larger capacity is taken as long as n contiguous ranks hold more than this one.
 int widest_capacity(const PlanLimits* limits, int n) {
     int widest = limits->capacity, more = limits->capacities != NULL;
     while (more) {
@@ -139,7 +139,7 @@ int widest_ring_rank(int s, int ring_size) {
 
 int longest_fitting(const PlanLimits* limits, int s, int ulysses_size, int ring_size) {
     int64_t most = ring_rank_capacity(limits, ulysses_size);
-    s = (int)MIN(s, most * ring_size);  // the average rank of the ring has s / ring_size
+    s = (int)MIN(s, most * ring_size);  // the mean rank of the ring has s / ring_size
     while (widest_ring_rank(s, ring_size) > most) s--;
     return s;
 }
@@ -198,8 +198,8 @@ int plan_begin(Plan* plan, int64_t step, const int* lengths, int n, const PlanLi
 // ---- what one rank holds of a micro-batch
 //
 // The zigzag: a document is cut into 2 R chunks at borders B(j) (chunk_border), R being the ring size, and ring rank a
-// gets chunk a and chunk 2 R - 1 - a. Both together cost every ring rank the same. R = 4; the area under the stairs is
-// the work:
+// gets chunk a and chunk 2 R - 1 - a. Both together cost every ring rank the same. Here R = 4, and the area under the
+// stairs is the work:
 //
 //        work a chunk                        *
 //                                        *   *
@@ -244,7 +244,7 @@ static int chunk_length(const Placement* p, int i, int j) {
     return document_borders(p, i)[j + 1] - document_borders(p, i)[j];
 }
 
-// Of all chunks of ring rank a.
+// The tokens of all chunks of ring rank a.
 static int ring_rank_tokens(const Placement* p, const MicroBatch* mb, int a) {
     int tokens = 0;
     for (int i = 0; i < mb->n_docs; i++)
@@ -296,7 +296,7 @@ Share micro_batch_share(const Plan* plan, const MicroBatch* mb, const Placement*
     share.ring_n = border[share.ulysses_size];
     share.n = end - first;
 
-    int at = 0;  // tokens of the ring rank before the chunk
+    int at = 0;  // tokens of the ring rank before this chunk
     for (int j = 0; j < p->n_chunks; j++)
         for (int i = 0; i < mb->n_docs && at < end && p->owner[j] == share.ring_rank; i++) {
             int tokens = chunk_length(p, i, j), low = MAX(first - at, 0), up = MIN(end - at, tokens);

@@ -2,18 +2,18 @@
 // rank.
 //
 // A micro-batch is some documents on a group of `cp_size` contiguous ranks. All micro-batches of a rank with the same
-// round are one pass through the model: their tokens stand behind one another in one row, and attention goes group by
+// round are one pass through the model: one row holds their tokens one after another, and attention goes group by
 // group. A rank runs its passes in ascending order of rounds.
 //
-// In every layer of a pass, forward and backward, a rank first posts the first exchange of each shared micro-batch, and
-// then, again one after another, what each still has to exchange (group_attention.h). Both times it follows one
-// global order (pass_order). Exchanges of a rank run one after another as they were posted, and a rank waits only for
-// exchanges that it has posted. So it cannot deadlock: all exchanges of a step have one order, by round, forward or
-// backward (in a pipeline by task of the stage), layer, first or later, place of the micro-batch, number; every rank
-// posts its own in that order. Suppose that some exchanges never end, and let x be the first of them in that order. A
-// rank of x that has not posted it waits for one that it posted before, which stands before x and ends: so all ranks of
-// x come to post it. Whatever they posted before x ends too, so x runs: a contradiction. Where every rank could choose
-// its own order, two ranks might each wait for the other in another micro-batch.
+// In every layer of a pass, forward and backward, a rank first posts the first exchange of each shared micro-batch.
+// Then, again one after another, it posts what each still has to exchange (group_attention.h). Both times it
+// follows one global order (pass_order). Exchanges of a rank run one after another as they were posted, and a rank
+// waits only for exchanges that it has posted. So it cannot deadlock. All exchanges of a step have one order: by round,
+// forward or backward (in a pipeline by task of the stage), layer, first or later, place of the micro-batch, number.
+// Every rank posts its own in that order. Suppose that some never end, and let x be the first of them. A rank of x that
+// has not posted x waits for one that it posted before; that one precedes x, so it ends. So all ranks of x post it, all
+// they posted before x ends too, and x runs: a contradiction. If every rank chose its own order, two might wait for
+// each other.
 #pragma once
 #include "plan/base/base.h"
 
@@ -22,10 +22,10 @@ typedef struct MicroBatch {
     int ulysses_size;       // ranks that share heads; divides cp size, at most kv_heads. The other factor is a ring of
                             // cp size / ulysses_size: see kernels/comm/group_attention.h
     int first_doc, n_docs;  // its documents: Plan.docs[first_doc .. first_doc + n_docs), at least one
-    int round;              // the number of the pass
+    int round;              // number of the pass
 } MicroBatch;
 
-enum { MOST_SHARED = 32 };  // micro-batches of a rank and pass that it shares with others
+enum { MOST_SHARED = 32 };  // most micro-batches that one rank shares with others in one pass
 
 typedef enum CpKind { CP_LOCAL, CP_ULYSSES, CP_RING, CP_ULYSSES_RING } CpKind;
 CpKind cp_kind(const MicroBatch* mb);
@@ -35,38 +35,38 @@ typedef struct Plan {
     int64_t step;
     int ranks, n_docs, n_micro_batches, n_rounds;
     int has_barriers;           // all ranks end a round before any begins the next, whatever the ZeRO stage
-    int* docs;                  // (n_docs) indices into the lengths of the step, each once
+    int* docs;                  // (n_docs) indices into the step's lengths, each once
     const double* squares;      // (n_docs) PlanLimits.squares
     MicroBatch* micro_batches;  // (n_micro_batches) at most n_docs
-    // What each rank holds, where it is not the usual (see Placement): placement_ints of each micro-batch, from
-    // placed[placed_at[i]] on. NULL: all have the usual.
+    // The Placement of each micro-batch, if any is unusual: placement_ints of micro-batch i from placed[placed_at[i]]
+    // on. NULL: all are usual.
     int *placed, *placed_at;  // (n_placed), (n_micro_batches)
     int n_placed;
 } Plan;
 
-// What every plan must respect.
+// The limits that every plan must respect.
 typedef struct PlanLimits {
     int ranks;
     int node_size;      // ranks of a node: contiguous, the last node may have fewer
-    int capacity;       // most tokens of a rank in one pass, most (token, kv head) pairs / kv_heads in attention; where
-                        // ranks hold unlike much, of those that hold least
-    int kv_heads;       // key/value heads, which ranks share; in tensor-parallel groups the fewest that a rank has
+    int capacity;       // most tokens of a rank in one pass, and most (token, kv head) pairs / kv_heads in attention;
+                        // if ranks differ, the smallest rank's
+    int kv_heads;       // key/value heads, which ranks share; in tensor-parallel groups the fewest of any rank
     int max_ring_docs;  // most documents in all micro-batches of a rank that are rings (ring_size > 1)
     double quadratic;   // cost of a document of s tokens is s + quadratic s^2, in units of a token without attention
-    const int* capacities;  // (ranks) capacity of each; NULL: all hold `capacity`
-    // Of each length that a plan is asked for, what stands for s^2 in its cost: twice the pairs of a token and one that
-    // it sees, at most s^2 (Piece.squares). NULL: s^2 of all, no document is a tree.
+    const int* capacities;  // (ranks) capacity of each; NULL: `capacity` for all
+    // (lengths) what stands for s^2 in the cost of each document: twice its pairs of a token and one that it sees, at
+    // most s^2 (Piece.squares). NULL: s^2 for all, no document is a tree.
     const double* squares;
 } PlanLimits;
 
 static inline int rank_capacity(const PlanLimits* limits, int rank) {
     return limits->capacities ? limits->capacities[rank] : limits->capacity;
 }
-// Of each rank of a group: they have equal shares of its tokens, so all hold what the least of them does.
+// Capacity of every rank in a group. Ranks have equal shares of its tokens, so the smallest rank decides.
 int group_capacity(const PlanLimits* limits, int first_rank, int n);
-// The most that this is for any n contiguous ranks.
+// The largest group_capacity of any n contiguous ranks.
 int widest_capacity(const PlanLimits* limits, int n);
-// The same limits where every rank holds so much: those of a group, which what fits (below) is asked with.
+// The same limits with one capacity for every rank. Functions that check what fits (below) take those of a group.
 static inline PlanLimits limits_at(const PlanLimits* limits, int capacity) {
     PlanLimits own = *limits;
     own.capacity = capacity, own.capacities = NULL;
@@ -75,34 +75,34 @@ static inline PlanLimits limits_at(const PlanLimits* limits, int capacity) {
 
 // An empty plan with room for n documents in the arena; arena_check says whether there was memory.
 void plan_take(Plan* plan, int n, Arena* arena);
-// The same plan in the arrays of `to`, which have room for as many documents.
+// Copies the plan into the arrays of `to`, which have room for as many documents.
 void plan_copy(Plan* to, const Plan* from);
 
-// The planners: 0, or -1 with a message that names the document and the limit. lengths (n), each at least 1. The plan
-// lies in the arena; whatever else a planner took of it has been given back when it returns 0, here and below.
+// The planners return 0, or -1 with a message that names the document and the limit. lengths (n), each at least 1. The
+// plan lies in the arena. A planner that returns 0 has given back whatever else it took, here and below.
 
 typedef enum CpChoice { CP_CHOICE_AUTO, CP_CHOICE_ULYSSES, CP_CHOICE_RING } CpChoice;
-// One cp size for all documents (0: the least that holds the longest one), best-fit packed rows, rows dealt to the
-// ranks / cp size groups, the heaviest first to the least loaded. Kind auto: ulysses while cp size <= kv_heads and
-// inside a node, a ring where heads do not suffice, both across nodes.
+// Plans one cp size for all documents (0: the least that holds the longest one) in best-fit packed rows. Rows go to the
+// ranks / cp size groups, heaviest first to the least loaded. Kind auto: ulysses while cp size <= kv_heads and inside a
+// node, a ring if heads do not suffice, both across nodes.
 int plan_static(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, int cp_size,
                 CpChoice kind, Arena* arena, Err err);
 
-// Every micro-batch a pass of its own: each gets the earliest round in which all its ranks are free, in the order of
-// micro-batches. Where parameters or gradients are gathered layer by layer (ZeRO-2 and 3) all ranks are in the same
-// round, and those without a micro-batch run an empty pass; else a rank goes on with its next. 0, or -1 without memory.
+// Makes every micro-batch a pass of its own: each gets the earliest round in which all its ranks are free, in the order
+// of micro-batches. With layerwise gathers (ZeRO-2 and 3) all ranks are in the same round, and those without a
+// micro-batch run an empty pass; else a rank goes on with its next. 0, or -1 without memory.
 int plan_set_rounds(Plan* plan, Arena* arena, Err err);
-// The one order in which ranks post exchanges: by round; of a round those across nodes, then those inside one, then
-// micro-batches of one rank; else as in the list. order (n_micro_batches) =; 0, or -1 without memory.
+// The one order in which ranks post exchanges: by round; within it micro-batches across nodes, then inside one, then of
+// one rank; else as in the list. order (n_micro_batches) =; 0, or -1 without memory.
 int pass_order(const Plan* plan, int node_size, int* order, Arena* arena, Err err);
 
 // Equal on all ranks exactly when plan and lengths are.
 uint64_t plan_hash(const Plan* plan, const int* lengths);
 
-// Of a document of s tokens, its squares over s: as many tokens as it has, of a tree as many as one of its cost would.
+// The squares of a document of s tokens over s: s itself, but for a tree the tokens of a plain document of equal cost.
 static inline double seen_tokens(const double* squares, int doc, int s) { return squares ? squares[doc] / s : s; }
 
-// Of the lengths of a micro-batch's documents: their sum, and the sum of their squares.
+// The sum of the lengths of a micro-batch's documents, and the sum of their squares.
 typedef struct LengthSums {
     double tokens, squares;
 } LengthSums;
@@ -112,38 +112,37 @@ LengthSums micro_batch_sums(const Plan* plan, const MicroBatch* mb, const int* l
 
 // A run of tokens of one document.
 typedef struct Span {
-    int doc;     // index into the lengths of the step
-    int first;   // its first token in the document
+    int doc;     // index into the step's lengths
+    int first;   // index of its first token in the document
     int length;  // at least 1
 } Span;
 
-// How a micro-batch is divided, as integers that nothing has to be even in. Attention is causal: early tokens see few
+// How a micro-batch is divided, in integers, nothing of it necessarily even. Attention is causal: early tokens see few
 // keys, late ones many. A document is cut into chunks, and each chunk belongs to one ring rank, which holds its chunks
-// in ascending order, each of all documents. The ulysses ranks of a ring rank divide this run of tokens, and the heads.
-// Without a ring there is one chunk, the document.
+// of all documents in ascending order. The ulysses ranks of a ring rank divide this run of tokens, and the heads.
+// Without a ring the document is the one chunk.
 typedef struct Placement {
     int n_chunks;
-    int* head_border;  // (ulysses_size + 1) of the key/value heads: ulysses rank b computes border b up to border b + 1
-    int* token_border;  // (ring_size, ulysses_size + 1) of the tokens of a ring rank, likewise
-    int* owner;         // (n_chunks) the ring rank that has the chunk
-    int* chunk_border;  // (n_docs, n_chunks + 1) of a document's tokens
+    int* head_border;   // (ulysses_size + 1) in key/value heads: ulysses rank b computes border b up to border b + 1
+    int* token_border;  // (ring_size, ulysses_size + 1) in tokens of a ring rank, likewise
+    int* owner;         // (n_chunks) the ring rank of each chunk
+    int* chunk_border;  // (n_docs, n_chunks + 1) in tokens of a document
 } Placement;
 
 size_t placement_ints(const MicroBatch* mb);
-// The plan's, or the usual one, which is then taken from the arena (arena_check). kv_heads: PlanLimits's.
+// The plan's own placement, or the usual one, taken from the arena (arena_check). kv_heads: PlanLimits's.
 Placement micro_batch_placement(const Plan* plan, const MicroBatch* mb, const int* lengths, int kv_heads, Arena* arena);
-// With plan->placed_at: where the plan's own lies, to be filled.
+// The plan's own placement, to be filled. Needs plan->placed_at.
 Placement plan_placement(const Plan* plan, const MicroBatch* mb);
-// The one rank that computes all heads of a micro-batch that others hold tokens of (plan/step/remap.h); -1: heads are
-// divided, or chunks, or one rank has all.
+// The one rank that computes all heads of a micro-batch whose tokens lie on others (plan/step/remap.h). -1: heads or
+// chunks are divided, or one rank has all.
 int remapped_to(const Plan* plan, const MicroBatch* mb);
-// Even heads, even tokens, and the zigzag (picture in plan.c).
+// Fills in even heads, even tokens, and the zigzag (picture in plan.c).
 void fill_usual_placement(const Placement* p, const Plan* plan, const MicroBatch* mb, const int* lengths, int kv_heads);
 
-// Where chunk j of a document of s tokens usually begins when it is cut into 2 * ring_size chunks, j in [0, 2 *
-// ring_size]: floor(j s / (2 ring_size)). Borders at multiples of a kernel's tile would cost more than they save:
-// rounded to 128 from 256 ring_size tokens on, the busiest of 8 ring ranks had 1.8 times the mean work, and 1.1 times
-// at 2048 ring_size.
+// The usual start of chunk j of a document of s tokens cut into 2 * ring_size chunks, j in [0, 2 * ring_size]: floor(j
+// s / (2 ring_size)). Borders at multiples of a kernel's tile would cost more than they save. Rounded to 128, the
+// busiest of 8 ring ranks had 1.8 times the mean work from 256 ring_size tokens on, and 1.1 times at 2048 ring_size.
 int chunk_border(int s, int ring_size, int j);
 
 typedef struct Share {
@@ -153,18 +152,18 @@ typedef struct Share {
     int n_spans;
 } Share;
 
-// The share of `rank`, which must be one of the micro-batch's. spans: NULL, or room for as many as the rank has tokens,
-// at most n_docs of each chunk; in the order of the rank's tokens.
+// The share of `rank`, which must be one of the micro-batch's. spans, in the order of the rank's tokens: NULL, or room
+// for as many as the rank has tokens, at most n_docs of each chunk.
 Share micro_batch_share(const Plan* plan, const MicroBatch* mb, const Placement* p, int rank, Span* spans);
-// cu_seqlens as group attention wants them, an array for each chunk: n_chunks (n_docs + 1) of them.
+// Fills cu_seqlens as group attention wants them, an array for each chunk: n_chunks (n_docs + 1) values.
 void micro_batch_cu(const Placement* p, const MicroBatch* mb, int* cu);
 
-// What a pass takes of a rank: its tokens, and pairs of token and key/value head in attention. In a ring the blocks of
-// others come by, so that the widest one counts.
+// The load of a pass on a rank: its tokens, and its pairs of token and key/value head in attention. A ring passes every
+// block by each rank, so the widest block counts.
 typedef struct PassLoad {
     int64_t tokens, pairs;
 } PassLoad;
-// loads (of all ranks) += those of micro-batch i; the arena is for scratch. 0, or -1 without memory.
+// Adds micro-batch i to loads (of all ranks); the arena is for scratch. 0, or -1 without memory.
 int plan_add_load(PassLoad* loads, const Plan* plan, int i, const int* lengths, const PlanLimits* limits, Arena* arena);
 void micro_batch_load(PassLoad* loads, const MicroBatch* mb, const Placement* p);
 static inline int load_fits(const PassLoad* load, const PlanLimits* limits, int rank) {
@@ -174,36 +173,36 @@ static inline int load_fits(const PassLoad* load, const PlanLimits* limits, int 
 
 // ---- what the planners share: which documents a group of ranks can hold
 //
-// A group with `ulysses_size` ranks for the heads holds documents whose tokens on any rank of its ring are at most
-// ring_rank_capacity in all. A document of s tokens takes widest_ring_rank(s, ring_size) of that: a row of documents
-// fits where the sum of these does. All of these look at PlanLimits.capacity alone, which is to be the group's.
+// A group with `ulysses_size` ranks for the heads holds documents if no rank of its ring has more than
+// ring_rank_capacity of their tokens. A document of s tokens takes widest_ring_rank(s, ring_size) of that; a row fits
+// if the sum does. These functions look at PlanLimits.capacity alone, which must be the group's (limits_at).
 
-// Most tokens of a ring rank (of all its ulysses ranks together): those whose attention, at ceil(kv_heads /
-// ulysses_size) of them, is capacity * kv_heads pairs of token and kv head. Never more than ulysses_size * capacity, so
-// its ranks have at most capacity tokens each.
+// Most tokens of a ring rank, all its ulysses ranks together. Attention over them, at ceil(kv_heads / ulysses_size)
+// heads a rank, is capacity * kv_heads pairs. It is never more than ulysses_size * capacity, so each rank has at most
+// capacity tokens.
 int64_t ring_rank_capacity(const PlanLimits* limits, int ulysses_size);
 // Most tokens that one rank of a ring of `ring_size` has of a document of s tokens.
 int widest_ring_rank(int s, int ring_size);
-// The greatest length not above s that fits a group by itself. 1 always does.
+// The greatest length up to s that fits a group by itself. 1 always does.
 int longest_fitting(const PlanLimits* limits, int s, int ulysses_size, int ring_size);
 // The least --capacity with which a group holds a document of s tokens by itself.
 int64_t capacity_for(const PlanLimits* limits, int s, int ulysses_size, int ring_size);
 
-// The groups that a planner has of each cp size.
+// The groups of each cp size that a planner has.
 typedef struct GroupChoices {
     int *ulysses_sizes,
-        *capacities;  // (ranks + 1) ranks that share heads, 0: there is none; of the one that holds most
+        *capacities;  // (ranks + 1) ranks that share heads, 0: no such group; capacity of the largest such group
     int first, last;  // cp sizes
     const char* how;  // what --cp says of these groups; NULL: nothing
 } GroupChoices;
 
-// -1 with words: none of them holds document `doc` of s tokens.
+// Returns -1 with words: none of these groups holds document `doc` of s tokens.
 int refuse_length(int doc, int s, const PlanLimits* limits, const GroupChoices* groups, Err err);
 
-// 0, or -1 with words: limits, lengths below 1, more tokens in all than an int counts.
+// Checks limits, lengths of at least 1, and that an int counts all tokens. 0, or -1 with words.
 int check_lengths(const int* lengths, int n, const PlanLimits* limits, Err err);
 
-// check_lengths, then an empty plan of this step in the arena.
+// Calls check_lengths, then makes an empty plan of this step in the arena.
 int plan_begin(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, Arena* arena, Err err);
 
 // ---- a seam for tests: NULL in the program. build/.../train_checked proves every plan and every schedule before it

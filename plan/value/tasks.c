@@ -18,7 +18,7 @@ void pipeline_set(Pipeline* p, int s, int round, double ms, double again) {
     p->backward[s * p->rounds + round] = (2 + again) * forward;
 }
 
-// Of each there is one a round: a pass at every stage, a message at every border between a stage and the next.
+// One job of each kind a round: a pass at every stage, a message at every border between a stage and the next.
 typedef enum Job { FORWARD, BACKWARD, STREAM, GRADIENT, N_JOBS } Job;
 
 typedef struct Play {
@@ -26,7 +26,7 @@ typedef struct Play {
     Schedule* schedule;
     double* end[N_JOBS];   // (stages, rounds) infinite: not known yet
     int* next[N_JOBS];     // (stages) the round whose turn it is
-    double* free[N_JOBS];  // (stages) when what runs it has done all so far: the stage for both passes, or the border
+    double* free[N_JOBS];  // (stages) when its resource is free: the stage for both passes, or the border
 } Play;
 
 // A job that could run now.
@@ -39,8 +39,8 @@ typedef struct Candidate {
 static double message_ms(const Pipeline* p, int round) { return p->message ? p->message[round] : 0; }
 static double* end_of(const Play* x, Job job, int s, int round) { return &x->end[job][s * x->p->rounds + round]; }
 
-// When the slot of a round is free at stage s: the round that had it before is through, and its gradient on its way, or
-// without backward passes its stream.
+// Returns when the slot of a round is free at stage s: the round before in it is through and its gradient is on its
+// way. Without backward passes its stream is.
 static double slot_free(const Play* x, int s, int round) {
     int training = x->p->training, before = round - x->p->slots[s];
     if (before < 0) return 0;
@@ -48,7 +48,7 @@ static double slot_free(const Play* x, int s, int round) {
     return *end_of(x, training ? GRADIENT : STREAM, s - training, before) - message_ms(x->p, before);
 }
 
-// What a job needs has come, and its resource is free: the stage, or the border in its direction.
+// Returns when a job can start: its inputs have come, and its resource (a stage, or a border in its direction) is free.
 static double start_of(const Play* x, Job job, int s, int round) {
     double come, free = x->free[job][s];
     if (job == FORWARD) come = s > 0 ? *end_of(x, STREAM, s - 1, round) : slot_free(x, s, round);
@@ -65,8 +65,8 @@ static void take_earlier(Candidate* best, const Play* x, Job job, int s) {
     if (start < best->start) *best = (Candidate){job, s, round, start};
 }
 
-// Messages before backward before forward, then the earlier stage: the order of the calls. A message that stood behind
-// a pass would only leave when that has ended.
+// The order of the calls is messages before backward before forward, then the earlier stage. A message after a pass
+// would only leave when that has ended.
 static Candidate first(const Play* x) {
     Candidate best = {.start = INFINITY};
     const Pipeline* p = x->p;
