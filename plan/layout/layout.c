@@ -11,14 +11,14 @@ const char* const recompute_names[] = {"none", "activation", "block"};
 
 // ---- shares of work
 
-// Matmul weights of layers [first, end) of the whole model, with those of the classifier behind the last one.
+// The matmul weights of layers [first, end) of the whole model; the last layer's count includes the classifier.
 static double work_of(const Shape* whole, int first, int end) {
     double head = (double)whole->V * whole->C, layers = shape_matmul_weights(whole) - head;
     return layers / whole->L * (end - first) + (end == whole->L ? head : 0);
 }
 
-// Fills stages from the front with as much as `most` allows, at least a layer each, and leaves one for each behind.
-// Returns the most that one of them has.
+// Fills stages from the front with as much as `most` allows, at least a layer each, and leaves one for each later
+// stage. Returns the most work of a stage.
 static double fill(Layout* layout, const Shape* whole, double most) {
     double worst = 0;
     int at = 0, stages = layout->stages;
@@ -32,7 +32,7 @@ static double fill(Layout* layout, const Shape* whole, double most) {
     return worst;
 }
 
-// The most that a stage has is the work of n layers, or of n - 1 and the classifier.
+// The largest stage has the work of n layers, without or with the classifier; so all of these are tried.
 Layout layout_even(const Shape* whole, int tp, int stages, int zero, Recompute recompute) {
     Layout even = {.tp = tp, .stages = stages};
     double least = INFINITY;
@@ -94,7 +94,7 @@ double layout_pace(const Layout* layout, const Shape* whole, const double* speed
 
 // ---- text
 
-// What the words of a line may say.
+// The values that a line may give.
 typedef struct Line {
     int layers;
     LayerLayout row;
@@ -124,7 +124,7 @@ static int read_pairs(Line* line, Words* w) {
     return 0;
 }
 
-// The last stage gets the layers of a line.
+// Adds the layers of a line to the last stage.
 static int add_layers(Layout* layout, const Line* line, const Words* w) {
     int first = layout_first(layout, layout->stages), end = first + line->layers;
     if (end > MOST_LAYERS) return words_refuse(w, w->all, "expected at most %d layers", MOST_LAYERS);
@@ -133,7 +133,7 @@ static int add_layers(Layout* layout, const Line* line, const Words* w) {
     return 0;
 }
 
-// The last stage, which this line begins (0 layers: it says none), has all lines below it.
+// Ends the last stage, whose lines have all been read. `stage` is the line that began it; 0 layers: it says no number.
 static int end_stage(Layout* layout, const Line* stage, const Words* w) {
     int s = layout->stages - 1, expected = stage->layers, found = s < 0 ? 0 : layout->stage[s].layers;
     if (s < 0 || (found && !expected) || (found && found == expected)) return 0;
@@ -167,7 +167,7 @@ static int read_line(Layout* layout, Line* stage, const LayerLayout* usual, Word
     return words_next(&rest, ' ', &word) ? words_refuse(w, word, "expected the end of the line") : 0;
 }
 
-// A layer whose tp no line says has the group's, which a line further down may say: 0 until then.
+// A layer without a tp of its own takes the group's. A later line may give that, so it is 0 until then.
 int layout_parse(Layout* layout, const Layout* otherwise, const char* text, size_t n, Err err) {
     Words words = words_of(text, n, err), line;
     Line stage = {0};
@@ -260,7 +260,7 @@ int strategy_group(const RankStrategy* strategy, int rank, int* place) {
     return g;
 }
 
-// Of 2xtp2pp3: all that a word may say, in this order.
+// Reads a word like 2xtp2pp3; its parts come in this order.
 static int read_group(PipelineGroup* g, Word word) {
     enum { MOST_COPIES = 16384, MOST_DEGREE = 64 };
     int tp = 0, pp = 0;
@@ -273,7 +273,7 @@ static int read_group(PipelineGroup* g, Word word) {
     return tp < 0 || pp < 0 || tp + pp == 0 || word.n > 0 ? -1 : 0;
 }
 
-// Like pipelines that stand apart are one group where they are neighbours only, so that ranks keep their order.
+// Each kind of pipeline may come only once: ranks keep their order, so like pipelines group only as neighbours.
 static int read_strategy(RankStrategy* s, Words* w) {
     Word word;
     *s = (RankStrategy){0};

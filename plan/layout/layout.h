@@ -7,59 +7,59 @@
 //     layers 1 tp 1 recompute block
 //     layers 2 zero 1
 //
-// or in one line, with ; for its ends: "tp 2; stage layers 3 zero 1; stage zero 3; layers 1; layers 2".
+// or in one line, with ; for line ends: "tp 2; stage layers 3 zero 1; stage zero 3; layers 1; layers 2".
 //
-// A line a stage of the pipeline, in order, and below it a line for each run of like layers where not all are alike.
-// Every stage has as many ranks, in groups of `tp`. A layer's `tp` divides that: so many ranks cut its weights, and the
-// group's ranks beyond them share its tokens (run/model/model.h). Ranks that hold the same weights divide what `zero`
-// says, and compute again what `recompute` says. What a layer's line leaves out is as its stage's line has it, what
-// that leaves out as the options have it; `tp`: the group's. Embedding and classifier are cut by the whole group and
-// divided as `zero` of the stage says.
+// Each stage of the pipeline has a line, in order; if its layers differ, each run of like layers has a line below it.
+// All stages have equally many ranks, in groups of `tp`. A layer's `tp` T divides the group's R: T ranks, a cut, divide
+// its weights, and the R / T cuts share its tokens (run/model/model.h). `zero` says what ranks with the same weights
+// divide, `recompute` what they compute again. A layer's line that leaves something out takes it from its stage's line,
+// and that from the options; `tp` is then the group's. The whole group cuts embedding and classifier, and the stage's
+// `zero` divides them.
 #pragma once
 #include "plan/model/split.h"
 
 enum { MOST_STAGES = 64, MOST_LAYERS = 1000, LAYOUT_TEXT = (MOST_STAGES + MOST_LAYERS) * 64 };
 
 typedef struct StageLayout {
-    int layers, zero;  // zero: of embedding and classifier
+    int layers, zero;  // zero is that of embedding and classifier
 } StageLayout;
 
 typedef struct Layout {
-    int tp, stages;  // ranks of a group; stages
+    int tp, stages;  // tp: ranks of a group
     StageLayout stage[MOST_STAGES];
     LayerLayout layer[MOST_LAYERS];
 } Layout;
 
 extern const char* const recompute_names[];  // by Recompute
 
-// `stages` stages, all with the same tp, zero and recompute, that have as even a share of the matmuls' work as whole
-// layers allow: the largest is least. The classifier counts; stages at most L.
+// Makes `stages` (at most L) stages, all with the same tp, zero and recompute. They share the matmuls' work, the
+// classifier's too, as evenly as whole layers allow: the largest share is least.
 Layout layout_even(const Shape* whole, int tp, int stages, int zero, Recompute recompute);
-// Where stage s begins; s = stages: L.
+// The first layer of stage s; L for s = stages.
 int layout_first(const Layout* layout, int s);
-// Stage s gets n layers, all of them like `row`; stages before it have theirs.
+// Gives stage s n layers, all like `row`; the stages before it must have theirs.
 void layout_set_stage(Layout* layout, int s, int n, LayerLayout row);
 // The share of stage s's layers whose forward pass is computed twice.
 double layout_again(const Layout* layout, int s);
-// Layers from l on, within their stage, that are like it.
+// The number of layers from l on, within its stage, that are like it.
 int layout_run(const Layout* layout, int l);
-// Of each stage (stages): the shares of a token's matmuls and of the layers that it has.
+// Fills in (stages) each stage's shares of a token's matmuls and of the layers.
 void layout_shares(const Layout* layout, const Shape* whole, double* matmuls, double* layers);
 
-// `otherwise`: of what the text leaves out. 0, or -1 with the line, what was expected and found.
+// `otherwise` fills in what the text leaves out. 0, or -1 with the line, what was expected and found.
 int layout_parse(Layout* layout, const Layout* otherwise, const char* text, size_t n, Err err);
-// Writes what layout_parse reads back, at most LAYOUT_TEXT bytes; the length that it wanted, as snprintf.
+// Writes what layout_parse reads back, at most LAYOUT_TEXT bytes. Returns the length that it wanted, as snprintf.
 size_t layout_print(const Layout* layout, char* text, size_t bytes);
-// The same in one line. Returns whether all of it is there.
+// The same in one line. Returns 1 if all of it is there.
 int layout_print_line(const Layout* layout, char* text, size_t bytes);
-// Whether `ranks` ranks can run this model by it. 0, or -1 with words.
+// Checks that `ranks` ranks can run this model by it. 0, or -1 with words.
 int layout_check(const Layout* layout, const Shape* whole, int ranks, Err err);
 
-// The pace of the ranks with one place in all stages, which in stage s compute at speed[s * stride]: the longest
-// stage's time at full pace over that of the one which now takes longest.
+// The pace of the ranks with one place in all stages; the one in stage s computes at speed[s * stride]. It is the
+// longest stage's time at full pace over the longest stage's time now.
 double layout_pace(const Layout* layout, const Shape* whole, const double* speed, int stride);
 
-// ---- what --strategies says: ways to divide all ranks among pipelines, of which every step takes one
+// ---- what --strategies says: ways to divide all ranks among pipelines; every step takes one
 //
 //   tp4+2xtp2; tp2pp2+2xtp1pp2; 8xtp1        or a file with one a line; # begins a comment
 //
@@ -84,13 +84,13 @@ typedef struct StrategyList {
 
 static inline int group_ranks(const PipelineGroup* g) { return g->copies * g->tp * g->pp; }
 int strategy_ranks(const RankStrategy* strategy);
-// Which group a rank is in, and its number there.
+// Returns the group that a rank is in; *place: its number there.
 int strategy_group(const RankStrategy* strategy, int rank, int* place);
 
 // 0, or -1 with what was expected and found.
 int strategies_parse(StrategyList* list, const char* text, size_t n, Err err);
-// Whether `ranks` ranks can run this model by each of them. 0, or -1 with words.
+// Checks that `ranks` ranks can run this model by each of them. 0, or -1 with words.
 int strategies_check(const StrategyList* list, const Shape* whole, int ranks, Err err);
-// As it could be typed, at most STRATEGY_TEXT bytes.
+// Prints it as it could be typed, at most STRATEGY_TEXT bytes.
 enum { STRATEGY_TEXT = 256 };
 const char* strategy_print(const RankStrategy* strategy, char text[STRATEGY_TEXT]);

@@ -1,16 +1,16 @@
 // layout_ranks.c - see layout_ranks.h.
 #include "plan/layout/layout_ranks.h"
 
-// A token's exchanges of a layer that computing does not hide, in exchanges: those that gather tokens before a matmul
-// go in two parts, of which the second hides under the matmul of the own half; backward sums hide under the gradients
-// of weights (plan/search/layout_play.h). Times are those of a row of so many tokens; `again`: forward passes more.
+// Returns the part of a layer's exchanges that computing does not hide, in exchanges. A gather of tokens before a
+// matmul goes in two parts, the second under the matmul of the own half. Backward sums hide under the gradients of
+// weights (plan/search/layout_play.h). Times are those of a row of TOKENS tokens; `again`: extra forward passes.
 static double shown_exchanges(const Cost* cost, const Shape* whole, double again) {
     enum { TOKENS = 4096 };
     int T = cost->tensor_ranks, m = cost->tensor_nodes, low = T / 2, high = T - low, node = CEIL_DIV(T, m);
     double linear[2][2], half = (double)low / T, bytes = TOKENS * cost->tensor_bytes, one = bytes / T, shown = 0;
     double head = (double)whole->V * whole->C / shape_matmul_weights(whole);
     double all = collective_ms(cost, T, m, node, bytes);
-    double pass = TOKENS * cost->per_token * (1 - head) / 3;  // of all layers, as bytes of published machines are
+    double pass = TOKENS * cost->per_token * (1 - head) / 3;  // of all layers, as a published machine's bytes are
     split_linears(linear, whole, cost->n_groups > 0 ? pass : pass / whole->L);
     if (all <= 0) return (2 + again) * 4;
     double first = high > 1 ? message_ms(cost, MAX(high, 2), m > 1, node, (high - 1) * one) : 0;
@@ -23,14 +23,14 @@ static double shown_exchanges(const Cost* cost, const Shape* whole, double again
     return shown / all;
 }
 
-// A group takes what the rank with most of everything computes, and its exchanges.
+// A group takes as long as its rank with most of everything, and its exchanges.
 static void divide_among_group(Cost* cost, const Shape* whole, const Layout* layout, const TpSplit* split,
                                int elem_bytes, int nodes, int overlap) {
     Shape most = split_widest(whole, split);
     int ranks = split->ranks, bytes_known = cost->n_groups > 0;
     double ends = (double)(most.vocab_rows - whole->V) * whole->C, share = (double)most.heads / whole->NH;
-    // Two of each of the four linears of a block; and at the ends of the model the embedding's sum, the last norm, its
-    // gradient, the embedding's gradient, and three numbers of each rank a token of the classifier.
+    // A block has two exchanges for each of its four linears. The ends of the model exchange the embedding's sum, the
+    // last norm, both gradients, and the classifier's three numbers of each rank a token.
     double at_ends = 4 + 3.0 * sizeof(float) * ranks / ((double)whole->C * elem_bytes);
     cost->tensor_ranks = ranks;
     cost->tensor_exchanges = (2 + layout_again(layout, 0)) * 4 + at_ends / whole->L;
@@ -50,7 +50,7 @@ static void divide_among_group(Cost* cost, const Shape* whole, const Layout* lay
 void layout_divide_cost(Cost* cost, const Shape* whole, const Layout* layout, const TpSplit* split, int elem_bytes,
                         int nodes, int overlap) {
     int P = layout->stages;
-    if (cost->n_groups > 0) {  // a published machine, whose bytes are of what those of this model are
+    if (cost->n_groups > 0) {  // a published machine, which counts bytes of this model's channels
         cost->channels = whole->NH * whole->HS, cost->kv_channels = whole->NKV * whole->HS;
         cost->elem_bytes = elem_bytes;
     }
@@ -62,7 +62,7 @@ int layout_node_size(int ranks, int tp, int stages, int (*node_of)(const void* c
                      const void* context) {
     int of_stage = ranks / stages, size = 0;
     for (int r = 0; r < ranks; r++) {
-        int at = r % of_stage / tp;  // among the data ranks
+        int at = r % of_stage / tp;  // its place among the data ranks
         if (at == 0 || node_of(context, r) == node_of(context, r - tp)) continue;
         for (int rest; at > 0; at = rest) rest = size % at, size = at;
     }

@@ -9,14 +9,14 @@ Layout strategy_layout(const Shape* whole, const PipelineGroup* g, const LayerLa
     return layout;
 }
 
-// The layers of which like pipelines have pieces between steps: what zero 2 divides are gradients, 3 also weights.
+// Marks the layers of which like pipelines keep pieces between steps: zero 2 divides gradients, 3 also weights.
 static int list_divided(char divided[MOST_LAYERS], int layers, const LayerLayout* how, ReshardKind kind) {
     int any = 0;
     for (int l = 0; l < layers; l++) any |= divided[l] = how[l].zero >= (kind == RESHARD_SUM ? 2 : 3);
     return any;
 }
 
-// Of the ranks from `first` on.
+// Lists the parts of a group's ranks.
 static void list_parts(Part* parts, const Shape* whole, const PipelineGroup* g, const TpSplit* split) {
     Layout layout = layout_even(whole, g->tp, g->pp, 1, RECOMPUTE_NONE);
     int ranks = g->copies * g->tp;
@@ -96,7 +96,7 @@ typedef struct MovesAtWork {
     int ranks;
 } MovesAtWork;
 
-// When the layers of a bucket are used, or, of gradients, through.
+// used_at says when a bucket's weights are first used, through_at when its gradients are done.
 static double used_at(const MoveWindow* w, int bucket) {
     int l = bucket - 1 - w->first_layer;
     return w->first + w->forward * MIN(MAX(l, 0), w->layers) / w->layers;
@@ -108,7 +108,7 @@ static double through_at(const MoveWindow* w, int bucket) {
     return w->end - w->tail - w->backward * MIN(MAX(l, 0), w->layers) / w->layers;
 }
 
-// Ranks that go through layers together are as late as the last of them.
+// Makes ranks that go through layers together as late as the last of them.
 static void level(double* ms, const MovesAtWork* x) {
     for (int r = 0, end; r < x->ranks; r = end) {
         double last = ms[r];
@@ -135,13 +135,13 @@ static void play_weights(double* late, const MovesAtWork* x, const MoveTables* t
     level(late, x);
 }
 
-// When each rank is through a bucket, with what has held it up.
+// Sets ready to the time at which each rank is through a bucket, delays included.
 static void find_through(const MovesAtWork* x, const double* late, int bucket) {
     for (int r = 0; r < x->ranks; r++)
         x->ready[r] = late[r] + through_at(&x->window[r], bucket - x->window[r].lag) + x->delay[r];
 }
 
-// Leaders wait for their node one bucket later, and send on what they have summed.
+// Leaders wait for their node's sums one bucket later, and then send them on.
 static void wait_for_nodes(const MovesAtWork* x, const double* late, int bucket) {
     for (int r = 0; r < x->ranks; r++) x->delay[r] += MAX(0, x->before[r] - x->ready[r]);
     level(x->delay, x);
