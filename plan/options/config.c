@@ -187,7 +187,7 @@ static int give(Config* c, const Option* o, const char* text, Err err) {
     return option_set(c, &o->value, text, err);
 }
 
-// "VALUE,KEY=VALUE,...": each for itself, the first may be missing.
+// Sets "VALUE,KEY=VALUE,...", each by itself; VALUE may be missing.
 static int give_list(Config* c, const Option* o, const char* text, Err err) {
     char name[128], keys[128] = "", *copy = config_string(c, strlen(text) + 1);
     size_t n = 0;
@@ -208,8 +208,8 @@ static int give_list(Config* c, const Option* o, const char* text, Err err) {
 
 // ---- the command line
 
-// The option at argv[*i] with its value, and moves behind both. A value may begin with a dash (a prompt, a path); an
-// option's name in its place is a forgotten value.
+// Reads the option at argv[*i] with its value, and moves *i past both. A value may begin with a dash (a prompt, a
+// path), but an option's name in its place means a forgotten value.
 static int read_option(Config* c, char** argv, int argc, int* i, Err err) {
     const char *word = argv[(*i)++], *equals = strchr(word, '='), *next = *i < argc ? argv[*i] : NULL;
     char name[128];

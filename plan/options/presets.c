@@ -1,5 +1,5 @@
-// presets.c - what options leave open: the dimensions of a model by its preset, how it is trained by its size, the
-// learning rate of a step. See config.h.
+// presets.c - what options leave open: a model's dimensions follow from its preset, and how it is trained from its
+// size. See config.h.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,9 +16,8 @@ typedef struct Preset {
     RopeScaling scaling;
 } Preset;
 
-// The models of others as their config.json says, with a context that a step holds; a checkpoint of one, given by
-// --init, knows its own dimensions.
-// clang-format off
+// The models of others are as their config.json says, but with a context that a step holds. A checkpoint of one, given
+// by --init, knows its own dimensions. clang-format off
 static const Preset presets[] = {
     {"tiny",         ARCH_GPT2,   4,  128,  4,  4,  0,    0,  256,      0, 1,      0, {0, 0, 0, 0}},
     {"llama-tiny",   ARCH_LLAMA,  4,  128,  4,  2,  0,    0,  256,      0, 1,    1e4, {0, 0, 0, 0}},
@@ -46,7 +45,7 @@ static const Preset* preset_of(const Config* config) {
     return preset;
 }
 
-// config.json of a GPT-2 has no members for key/value heads and the size of a head: as many as heads, width / heads.
+// A GPT-2's config.json has no members for key/value heads and head size: they are its heads, and width / heads.
 static int settle_heads(Config* c, const Preset* preset, int is_preset, Err err) {
     int is_gpt2 = arch_of(c) == ARCH_GPT2;
     if (is_gpt2) is_preset = 0;
@@ -70,7 +69,7 @@ static int settle_heads(Config* c, const Preset* preset, int is_preset, Err err)
     return 0;
 }
 
-// What a preset or another dimension says where an option does not.
+// Takes dimensions without an option from the preset or from other dimensions.
 static int settle_model(Config* c, const Preset* preset, int tokenizer_vocab, Err err) {
     if (!strcmp(c->arch, "preset")) c->arch = arch_table[preset->arch].name;
     const ArchRow* arch = &arch_table[arch_of(c)];
@@ -102,9 +101,9 @@ Shape config_shape(const Config* c) {
     return shape_whole(s);
 }
 
-// What a model of so many parameters trains with where options do not say. From 50M on Brown et al. 2020, table 2.1
-// (batch) and its appendix B (a linear warm-up over the first 375M tokens); below what this program's own tiny models
-// do well with, and a step between both. An evaluation of a tiny model on more tokens takes longer than it is worth.
+// The defaults of training for at most `parameters`. From 50M on they are those of Brown et al. 2020, table 2.1 (batch)
+// and appendix B (a linear warm-up over the first 375M tokens). The first row suits this program's own tiny models, the
+// second is a step between. A tiny model's evaluation on more tokens takes longer than it is worth.
 static const struct Recipe {
     double parameters;  // at most
     int batch_tokens, warmup, eval_tokens;
@@ -113,7 +112,7 @@ static const struct Recipe {
     {5e9, 1048576, 358, 131072}, {1e300, 2097152, 179, 131072},
 };
 
-// Peak learning rates: the default run's, what models of 9M parameters do well with, then Brown et al. 2020, table 2.1.
+// Peak learning rates: the default run's, then what suits models of 9M parameters, then Brown et al. 2020, table 2.1.
 static const struct Rate {
     double parameters, lr;
 } rates[] = {
@@ -121,7 +120,7 @@ static const struct Rate {
     {1.3e9, 2e-4}, {2.7e9, 1.6e-4}, {6.7e9, 1.2e-4}, {1.3e10, 1e-4},
 };
 
-// Between two sizes on a straight line of the logarithms of both, in two digits; beyond the ends as there.
+// Interpolates linearly between the logarithms of sizes and rates, to two digits; beyond the ends the rate is constant.
 static double default_lr(double parameters) {
     char text[32];
     int i = 0;
@@ -132,8 +131,8 @@ static double default_lr(double parameters) {
     return strtod(text, NULL);
 }
 
-// Weights that are trained already want a smaller step, as nanoGPT's config/finetune_shakespeare.py takes for GPT-2:
-// 3e-5, a twentieth, with 32768 tokens and next to no warm-up.
+// Trained weights want a smaller step: nanoGPT's config/finetune_shakespeare.py takes 3e-5 for GPT-2, a twentieth, with
+// 32768 tokens and next to no warm-up.
 static void settle_recipe(Config* c) {
     enum { TUNED = 20, TUNED_BATCH = 32768, TUNED_WARMUP = 20, SHOWN = 16 };  // SHOWN: enough to be worth a plan
     Shape shape = config_shape(c);

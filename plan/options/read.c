@@ -1,4 +1,4 @@
-// read.c - options that go together, the nearest to a word that is none, --help, what a checkpoint keeps; see read.h.
+// read.c - options that go together, the option nearest to an unknown one, --help, what a checkpoint keeps; see read.h.
 #include "plan/options/read.h"
 
 #include <limits.h>
@@ -6,7 +6,7 @@
 
 #include "plan/base/words.h"
 
-// Letters to change, add, leave out or swap with the next: Damerau's distance, three rows of its table at a time.
+// Damerau's distance counts letters to change, add, leave out or swap with the next; three rows of its table are kept.
 static int edit_distance(const char* a, const char* b) {
     int row[3][64], n = (int)MIN(strlen(b), (size_t)63), i = 0;
     for (int j = 0; j <= n; j++) row[0][j] = j;
@@ -23,7 +23,7 @@ static int edit_distance(const char* a, const char* b) {
     return row[i % 3][n];
 }
 
-// Words of other trainers, with - for _.
+// Options of other trainers, with - for _.
 static const struct {
     const char *theirs, *ours;
 } other_words[] = {
@@ -51,7 +51,7 @@ static const struct {
     {"--train-data|--dataset|--data-path|--train-file", "--data"},
 };
 
-// NULL: none is near.
+// The option that was probably meant. NULL: none is near.
 static const char* nearest_option(const char* name) {
     const char* meant = NULL;
     int least = (int)strlen(name) / 3 + 1;
@@ -64,7 +64,7 @@ static const char* nearest_option(const char* name) {
     return meant;
 }
 
-// What several options are that may stand alone or before a word.
+// Settles the options that may stand alone or before a word, and what some options need.
 static int settle_words(Config* c, Err err) {
     static const char* const asks[] = {"--price", "--mtbf", "--restart-seconds"};
     char topics[128] = "all";
@@ -109,7 +109,7 @@ int config_was_given(const Config* c, const char* name) {
     return o && c->given[o - config_options];
 }
 
-// Only the static planner is told a cp size; the others choose it.
+// Makes --cp choose the static planner, because the others choose cp sizes by themselves.
 static int settle_plan(Config* config, Err err) {
     if (config->cp_size == 0 || !strcmp(config->plan, "static")) return 0;
     if (config_was_given(config, "--plan"))
@@ -162,7 +162,7 @@ static void print_left(FILE* out, const char* left) {
     else fprintf(out, "%s\n%*s", left, HELP_COLUMN, "");
 }
 
-// Prints words behind column `at`, and on new lines that begin at HELP_COLUMN; returns the column behind them.
+// Prints words from column `at` on, and on new lines that begin at HELP_COLUMN. Returns the column after them.
 static int print_words(FILE* out, int at, const char* text, const char* ends) {
     for (int n; *text; text += n + (text[n] != 0)) {
         n = (int)strcspn(text, ends);
@@ -173,7 +173,7 @@ static int print_words(FILE* out, int at, const char* text, const char* ends) {
 }
 
 static void print_option(FILE* out, const Option* o, int brief) {
-    enum { MANY = 50 };  // choices that do not fit a line stand behind the help
+    enum { MANY = 50 };  // choices that do not fit a line come after the help
     const Field* f = &o->value;
     char left[128], standard[64];
     const char* value = f->choices ? f->choices : f->type == FLAG ? "" : f->type == REAL ? "X" : "N";
@@ -225,7 +225,7 @@ void config_help(FILE* out, const char* topic) {
 
 // ---- what a checkpoint keeps
 
-// Ways to divide ranks: one that is given now takes the place of what was saved of the others.
+// Returns 1 for a saved way to divide ranks if another way is given now, which replaces it.
 static int is_overruled(const Config* c, const Option* o) {
     int list = config_was_given(c, "--strategies") && c->strategies && strcmp(c->strategies, "none") != 0;
     int file = config_was_given(c, "--layout"), single = config_was_given(c, "--tp") || config_was_given(c, "--pp");

@@ -1,22 +1,22 @@
-// read.h - options as the whole program has them: with help, with those of ranks and plans, and kept by a checkpoint.
+// read.h - options as the whole program has them, with help, with ranks and plans, and with what a checkpoint keeps.
 #pragma once
 #include <stdio.h>
 
 #include "plan/options/config.h"
 
-// config_parse, and what options say together. An unknown one is answered with the nearest name. 0, or -1.
+// Calls config_parse and settles what options say together. An unknown one is answered with the nearest name. 0, or -1.
 int config_read(Config* config, int argc, char** argv, Err err);
-// config_settle, and the same for ranks and their plans. 0, or -1 with a message.
+// Calls config_settle and does the same for ranks and their plans. 0, or -1 with a message.
 int config_complete(Config* config, int tokenizer_vocab, Err err);
 
-// Tokens of a row of this rank: as --capacity ranks="FIRST N; FIRST N" (text, or NULL) has it, each N from rank FIRST
-// on up to the next; before the first of these, `otherwise`. 0: what memory holds. -1 with words.
+// The tokens of a row on this rank. text (or NULL) is that of --capacity ranks="FIRST N; FIRST N": each N counts from
+// rank FIRST on up to the next, and `otherwise` before the first. 0: what memory holds. -1 with words.
 int capacity_of_rank(const char* text, int otherwise, int rank, Err err);
 
-int config_was_given(const Config* config, const char* name);  // name with its dashes; of a key "--cp kind"
+int config_was_given(const Config* config, const char* name);  // name with its dashes; a key as "--cp kind"
 void config_free(Config* config);
 
-// What --help TOPIC prints: the options that a person needs first (""), all of them by group ("all"), or one group.
+// Prints what --help TOPIC shows: the options that a person needs first (""), all by group ("all"), or one group.
 void config_help(FILE* out, const char* topic);
 
 // Gives an option that was not on the command line the value it had in a saved run. Unknown names are ignored: a newer
