@@ -10,7 +10,7 @@ double goodput_share(int ranks, double mtbf_hours, double step, double save, dou
     return t / (M * exp(restart / M) * expm1((t + save) / M));
 }
 
-// The root of (1 - t / M) exp((t + C) / M) = 1 between 0 and M: the left side falls.
+// Bisects for the root of (1 - t / M) exp((t + C) / M) = 1 between 0 and M, where the left side falls.
 static double best_seconds(double M, double save) {
     double low = 0, high = M;
     for (int i = 0; i < 100; i++) {

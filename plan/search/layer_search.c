@@ -13,7 +13,7 @@ typedef struct Pair {
 
 typedef struct Layers {
     const LayerProblem* p;
-    double* rest;  // (layers, strategies) the least cost of what comes behind the layer
+    double* rest;  // (layers, strategies) the least cost of all later layers
     double price;  // ms a byte
     double lower;  // no solution takes less
     int* path;     // (layers) the path of least cost
@@ -41,7 +41,7 @@ static void sums_of(const LayerProblem* p, const int* path, double* ms, double* 
     }
 }
 
-// Returns the cost of the cheapest path; infinite where a layer cannot run.
+// Returns the cost of the cheapest path; infinite if a layer cannot run.
 static double cheapest_path(Layers* x, double price, double bytes_alone) {
     const LayerProblem* p = x->p;
     int S = p->strategies, first = 0;
@@ -49,7 +49,7 @@ static double cheapest_path(Layers* x, double price, double bytes_alone) {
     for (int l = p->layers - 1; l >= 0; l--)
         for (int s = 0; s < S; s++) {
             double least = l == p->layers - 1 ? 0 : INFINITY;
-            if (s > 0 && !p->change) {  // what comes behind is the same
+            if (s > 0 && !p->change) {  // all later layers are the same
                 x->rest[l * S + s] = x->rest[l * S], x->next[l * S + s] = x->next[l * S];
                 continue;
             }
@@ -77,8 +77,8 @@ static void take_solution(Layers* x, double ms) {
     memcpy(x->best, x->path, sizeof *x->best * (size_t)x->p->layers);
 }
 
-// The price at which the cheapest paths pass the limit: between a path that is too large and one that fits, the line
-// through both, until no path lies below it. Leaves x->rest of that price.
+// Finds the price at which the cheapest paths pass the limit. It is the slope of the line through a path that is too
+// large and one that fits, until no path lies below it. Leaves x->rest of that price.
 static void settle_price(Layers* x, double over_ms, double over_bytes, double under_ms, double under_bytes) {
     for (int i = 0; i < MOST_PRICES; i++) {
         double ms, bytes, price = (under_ms - over_ms) / (over_bytes - under_bytes);
@@ -100,14 +100,14 @@ static int by_bytes(const void* a, const void* b) {
     return (x->ms > y->ms) - (x->ms < y->ms);
 }
 
-// Pairs of a layer, by bytes.
+// The pairs of a layer, sorted by bytes.
 typedef struct Front {
     Pair* pairs;
     int n;
 } Front;
 
-// Layer l by strategy s behind all pairs of the layer before, those that may end in a solution below `most` ms and have
-// none beside them with as few bytes that is as fast. Sums of the same terms in another order count as equal.
+// Adds layer l by strategy s to all pairs of the layer before. A new pair stays if it may end in a solution below
+// `most` ms and no pair with as few bytes is as fast. Sums of the same terms in another order count as equal.
 static void extend(const Layers* x, Front* to, const Front* from, int l, int s, double most) {
     const LayerProblem* p = x->p;
     int at = l * p->strategies + s, begin = to->n;
@@ -125,7 +125,7 @@ static void extend(const Layers* x, Front* to, const Front* from, int l, int s, 
     }
 }
 
-// Keeps about `MOST_KEPT` pairs of the least bounds; *dropped: the least bound of those that go.
+// Keeps about `MOST_KEPT` pairs of the least bounds; *dropped: the least bound of the others.
 static void keep_best(Front* front, double lower, double most, double* dropped) {
     enum { BINS = 1024 };
     int count[BINS] = {0}, last = 0, kept = 0;
@@ -143,8 +143,8 @@ static void keep_best(Front* front, double lower, double most, double* dropped) 
     front->n = kept;
 }
 
-// Where a change costs nothing, strategies of the layer do not matter any more: pairs by bytes, each faster than those
-// before it. The pairs of a strategy, which are by bytes already, lie from runs to ends.
+// Merges the pairs of all strategies by bytes, and keeps each that is faster than all before it. If a change costs
+// nothing, the layer's strategy does not matter any more. A strategy's pairs, sorted already, lie from runs to ends.
 static void merge_faster(Front* to, const Front* from, int* runs, const int* ends, int strategies) {
     double least = INFINITY;
     for (to->n = 0;;) {
@@ -159,7 +159,7 @@ static void merge_faster(Front* to, const Front* from, int* runs, const int* end
     }
 }
 
-// Finds what takes less than the best solution so far, if there is something. -1 without memory.
+// Finds a better solution than the best so far, if there is one. -1 without memory.
 static int search_fronts(Layers* x, LayerChoice* choice, Arena* arena) {
     const LayerProblem* p = x->p;
     double most = x->best_ms * (1 - 1e-12), dropped = INFINITY;
@@ -198,7 +198,7 @@ static int search_fronts(Layers* x, LayerChoice* choice, Arena* arena) {
 
 // ---- all
 
-// The least bytes, and a path that is fast and too large. Returns whether the fronts have something to do.
+// Finds the least bytes and the bounds of the relaxed problem. Returns 1 if the fronts have something to do.
 static int relax(Layers* x, LayerChoice* choice) {
     double over_ms, over_bytes, under_ms, under_bytes;
     choice->bytes = cheapest_path(x, 0, 1);
@@ -221,7 +221,7 @@ int layer_search(LayerChoice* choice, const LayerProblem* p, Arena* arena, Err e
     x.rest = TAKE(arena, double, n), x.next = TAKE(arena, int, n), x.path = TAKE(arena, int, p->layers + 1);
     choice->ms = INFINITY, choice->slack = 0, choice->pairs = 0;
     if (arena_check(arena, err)) return -1;
-    // The second pass knows a better solution, so that fewer pairs are in its way.
+    // The second pass knows a better solution, so it keeps fewer pairs.
     for (int i = 0, open = relax(&x, choice); open && i < PASSES && x.lower < x.best_ms * (1 - 1e-12); i++) {
         ArenaMark pass = arena_mark(arena);
         if (search_fronts(&x, choice, arena)) return arena_check(arena, err);

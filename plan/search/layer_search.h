@@ -3,27 +3,26 @@
 // Layer l by strategy s takes ms[l][s] and bytes[l][s]; two neighbours by s and t take change[s][t] more. Galvatron's
 // recurrence f(l, E, s) = min over s' of f(l - 1, E - bytes, s') + change + ms runs over the limit E in steps of a
 // megabyte. Here every (l, s) has a front instead: pairs of bytes and ms of which none is worse in both. A pair leaves
-// when even a lower bound of what follows is no better than a solution that is known. The bound is Lagrange's: without
-// the limit but with a price for a byte, the shortest path from (l, s) to the end is found once for all pairs; the
-// price is the one at which the paths of least cost pass the limit. What stays are the pairs within the gap between
-// bound and solution. Where they are too many, those with the least bounds stay, and `slack` says what that may have
-// cost.
+// when even a lower bound of its continuation is no better than a known solution. The bound is Lagrange's: a price for
+// a byte replaces the limit, and the shortest path from (l, s) to the end is found once for all pairs. The price is the
+// one at which the paths of least cost pass the limit. So only pairs within the gap between bound and solution stay. If
+// they are too many, those with the least bounds stay, and `slack` says what that may have cost.
 #pragma once
 #include "plan/base/base.h"
 
 typedef struct LayerProblem {
     int layers, strategies;
-    const double *ms, *bytes;  // (layers, strategies); infinite ms: this layer cannot run so
+    const double *ms, *bytes;  // (layers, strategies); infinite ms: this layer cannot run this way
     const double* change;      // (strategies, strategies) [s][t]; NULL: none
     double memory;             // bytes
-    double known;              // ms: only what takes less is looked for; 0: all
+    double known;              // ms: the search is for less only; 0: for any
 } LayerProblem;
 
 typedef struct LayerChoice {
     int* strategy;     // (layers), the caller's
-    double ms, bytes;  // infinite ms where nothing fits or is faster; then bytes are the least that layers need
+    double ms, bytes;  // ms infinite: nothing fits or is faster; bytes are then the least that layers need
     double slack;      // 0: nothing is faster; else nothing is faster by more than this part
-    int pairs;         // that were kept at most beside one another
+    int pairs;         // the most that were kept at a time
 } LayerChoice;
 
 // 0, or -1 without memory. Gives back what it takes of the arena.

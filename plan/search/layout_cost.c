@@ -16,7 +16,7 @@ const char* const layout_term_names[N_LAYOUT_TERMS] = {"matmuls",
                                                        "gradients, update, weights",
                                                        "waiting of stages"};
 
-// Tensors that all ranks of a group have whole: those that stand one after another are summed at once.
+// Weighs a bucket. Neighbouring tensors that all ranks of a group have whole count as one: they are summed at once.
 static BucketWeights bucket_weights(const Shape* part, int b) {
     BucketWeights x = {.elems = (double)shape_bucket(part, b).elems};
     int joined = 0;
@@ -57,10 +57,10 @@ void layout_costs(LayoutCosts* c, const Shape* whole, const Machine* machine, in
 // ---- where ranks lie
 
 static int stage_ranks(const LayoutCosts* c, const Layout* layout) { return c->ranks / layout->stages; }
-// Groups of a stage, which have tokens of their own.
+// The groups of a stage, each with tokens of its own.
 static int groups_of(const LayoutCosts* c, const Layout* layout) { return stage_ranks(c, layout) / layout->tp; }
 
-// Whether runs of so many ranks, one behind another from the first on, cross a node's border.
+// Returns 1 if runs of `run` ranks, one after another from the first on, cross a node's border.
 static int is_across(const LayoutCosts* c, int run) {
     int node = c->links.node_size, first = c->first_rank % node, across = 0;
     if (first == 0) return c->ranks > node && (run > node || node % run != 0);
@@ -68,7 +68,7 @@ static int is_across(const LayoutCosts* c, int run) {
     return across;
 }
 
-// Of a run of so many ranks, at most: the nodes that it touches.
+// Returns the most nodes that a run of `run` ranks touches.
 static int nodes_of(const LayoutCosts* c, int run) {
     int node = c->links.node_size, first = c->first_rank % node, most = 1;
     for (int at = first; at < first + c->ranks && is_across(c, run); at += run)
@@ -80,20 +80,20 @@ double layout_rounds(const LayoutCosts* c, const Layout* layout, int N) {
     return fmax(1, ceil(c->tokens / groups_of(c, layout) / N - 1e-9));
 }
 
-// Tokens of a group in a round.
+// The tokens of a group in a round.
 static double round_tokens(const LayoutCosts* c, const Layout* layout, int N) {
     return c->tokens / groups_of(c, layout) / layout_rounds(c, layout, N);
 }
 
 // ---- parts of a layer, ms of a pass
 
-// The rank with most of T, where a group of R is split evenly.
+// The shape of the rank with most of a cut of T ranks, in a group of R that is split evenly.
 static Shape widest(const Shape* whole, int R, int T) {
     TpSplit split = split_even(whole, R), cut = split_cut(&split, T);
     return split_widest(whole, &cut);
 }
 
-// What the rank with most of a layer by tp T has of its matmuls, and of its heads.
+// Sets the shares of a layer's matmuls and heads that the rank with most has by tp T.
 static void widest_work(const Shape* whole, int R, int T, double* matmuls, double* heads) {
     *matmuls = *heads = 1;
     if (R == 1) return;
@@ -103,8 +103,8 @@ static void widest_work(const Shape* whole, int R, int T, double* matmuls, doubl
     *heads = (double)core.heads / whole->NH;
 }
 
-// Among the R / T cuts, n tokens of the group: queries, keys and values go to those who compute their heads, and come
-// back as attention.
+// Sets the times of n tokens of a group among its R / T cuts: queries, keys and values go to the ranks that compute
+// their heads, and come back as attention.
 static void turn_times(LayerTimes* x, const LayoutCosts* c, int R, int T, double n) {
     Shape core = widest(c->whole, R, R);
     double head = n * c->whole->HS * c->elem_bytes * (1 - (double)T / R), queries = head * core.heads,
@@ -115,7 +115,7 @@ static void turn_times(LayerTimes* x, const LayoutCosts* c, int R, int T, double
     x->queries = transfer_ms(&c->links, TRANSFER_ULYSSES, G, across, queries, queries * with_own);
 }
 
-// Among so many ranks of a run.
+// ms of a sum of `bytes` among `ranks` ranks of a run.
 static double weights_ms(const LayoutCosts* c, int ranks, int run, double bytes) {
     return transfer_sum_ms(&c->links, TRANSFER_WEIGHTS, ranks, nodes_of(c, run), bytes);
 }
@@ -124,13 +124,13 @@ static double tokens_ms(const LayoutCosts* c, int T, double bytes) {
     return transfer_sum_ms(&c->links, TRANSFER_TENSOR, T, nodes_of(c, T), bytes);
 }
 
-// To gather one share of ms from so many peers, `own` where this rank's counts beside them.
+// ms to gather the shares of `peers` peers, `one` bytes each; own: this rank takes part beside them.
 static double part_ms(const LayoutCosts* c, int T, int peers, int own, double one) {
     return peers ? transfer_ms(&c->links, TRANSFER_TENSOR, MAX(peers + own, 2), is_across(c, T), peers * one, 0) : 0;
 }
 
-// The tokens of T ranks, `one` bytes of each: all, and in two parts, first those of the own half of the ranks. Where
-// the halves are not alike, of the larger one, for which the others wait.
+// Sets the times to gather the tokens of T ranks, `one` bytes of each: all at once, and in two parts, the own half's
+// first. Of unlike halves the larger one counts, because the others wait for it.
 static void gather_times(LayerTimes* x, const LayoutCosts* c, int T, double one) {
     int low = T / 2, high = T - low;
     x->cut = is_across(c, T), x->half = (double)low / T;
@@ -139,7 +139,7 @@ static void gather_times(LayerTimes* x, const LayoutCosts* c, int T, double one)
     x->second = fmax(part_ms(c, T, low, 0, one), part_ms(c, T, high, low == 1, one));
 }
 
-// Of a bucket that D ranks of a stage divide, in cuts of T ranks.
+// The times of a bucket that D ranks of a stage divide, in cuts of T ranks.
 static BucketTimes bucket_times(const LayoutCosts* c, const Layout* layout, const BucketWeights* b, int T, int D) {
     int run = stage_ranks(c, layout);
     BucketTimes x = {.data = is_across(c, run), .cut = is_across(c, T)};
@@ -149,7 +149,7 @@ static BucketTimes bucket_times(const LayoutCosts* c, const Layout* layout, cons
     return x;
 }
 
-// Whether a layer's group was measured as it runs it.
+// Returns 1 if a layer's group was measured as it runs it.
 static int is_measured(const LayoutCosts* c, int R, int T) { return T == R && c->of_tp[R].token > 0; }
 
 static LayerTimes layer_times(const LayoutCosts* c, const Layout* layout, const LayerLayout* row, const RoundWork* w,
@@ -179,7 +179,7 @@ static LayerTimes layer_times(const LayoutCosts* c, const Layout* layout, const 
     return x;
 }
 
-// The residual stream of a round between stages s - 1 and s, or its gradient.
+// Sets the message between stages s - 1 and s: the residual stream of a round, or its gradient.
 static void set_border(EndTimes* e, int side, const LayoutCosts* c, const Layout* layout, int s, double tokens) {
     int run = stage_ranks(c, layout), node = c->links.node_size;
     double bytes = tokens * c->whole->C * c->elem_bytes / layout->tp;
@@ -188,8 +188,8 @@ static void set_border(EndTimes* e, int side, const LayoutCosts* c, const Layout
     e->message[side] = transfer_ms(&c->links, TRANSFER_STREAM, 2, e->border[side], bytes, bytes);
 }
 
-// Of stage s with so many layers. The group exchanges the embedding's sum and its gradient; the last norm, its
-// gradient, and three numbers of each rank a token.
+// The times of stage s's ends, with `layers` layers. The group exchanges the embedding's sum, the last norm, the
+// gradients of both, and three numbers of each rank a token.
 static EndTimes end_times(const LayoutCosts* c, const Layout* layout, int s, int layers, const RoundWork* w,
                           double speed) {
     const Shape* m = c->whole;
@@ -248,7 +248,7 @@ static int kinds_of(int* kind, int* first, const LayerLayout* rows, int n) {
     return kinds;
 }
 
-// Stage s of a layout, with n layers by these rows in place of its own.
+// Makes stage s of a layout, with n layers by these rows in place of its own. 0, or -1 without memory.
 static int make_stage(PlayedStage* x, const LayoutCosts* c, const Layout* layout, int s, const LayerLayout* rows, int n,
                       const Works* works) {
     static int first[MOST_LAYERS];
@@ -280,7 +280,7 @@ static PlayedStep played_step(const LayoutCosts* c, const Layout* layout, int ro
                         .slow_exchange = c->slow_exchange};
 }
 
-// Of v rounds that are alike: all of them; or what `some` take, and for each of the rest the mean of the last `more`.
+// Plays v rounds that are alike: all, or only `some`, and then each of the rest takes the mean of the last `more`.
 static double play_alike(double terms[N_LAYOUT_TERMS], PlayedStep* step, int v, int some, int more, Arena* arena) {
     double less[N_LAYOUT_TERMS];
     step->rounds = MIN(v, some);
@@ -292,7 +292,7 @@ static double play_alike(double terms[N_LAYOUT_TERMS], PlayedStep* step, int v, 
     return ms + times * (ms - before);
 }
 
-// rounds alike, if there is one work for all; else each has its own.
+// Plays `rounds` rounds; they are alike if there is one work for all, else each has its own.
 static double play_works(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, const Works* works,
                          int rounds, int apart) {
     ArenaMark mark = arena_mark(c->arena);
@@ -330,7 +330,7 @@ double layout_step_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const 
 
 // ---- for the search: stages that are all alike, by themselves
 
-// += times * what n layers by one row take as stage s of a layout, alone.
+// Adds `times` times the terms of n layers by one row that run alone as stage s of a layout.
 static void add_alone(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int s, LayerLayout row,
                       int n, int N, double times) {
     enum { SOME = 3 };
@@ -360,7 +360,7 @@ void layout_layer_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layo
     add_alone(ms, c, layout, s, layout->layer[l], n + 1, N, 1);
 }
 
-// Of a stage of n layers, and n times what one more of them adds.
+// Ends take what is left of a stage of n layers without n times what one more of them adds.
 void layout_ends_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int s, int N) {
     int l = layout_first(layout, s), n = some_layers(c);
     if (n) add_alone(ms, c, layout, s, layout->layer[l], n, N, n + 1);

@@ -1,4 +1,4 @@
-// layout_play.c - see layout_play.h. Functions here have the names of those of the engine that they stand for.
+// layout_play.c - see layout_play.h. Functions have the names of those of the engine that they stand for.
 #include "plan/search/layout_play.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 enum { ATTENTION, MLP };  // sublayers
 enum { COLUMN, ROW };     // their linears
 
-// What is on its way of the round in a slot, by direction.
+// The messages under way of the round in a slot, by direction.
 typedef struct SlotMessages {
     ClockMessage receiving[2], sending[2];
 } SlotMessages;
@@ -16,7 +16,7 @@ typedef struct StagePlay {
     const PlayedStage* stage;
     RankClock clock;
     double spent[N_LAYOUT_TERMS];
-    const LayerTimes* times;  // of this round, by kind
+    const LayerTimes* times;  // those of this round, by kind
     const EndTimes* ends;
     ClockMessage *arriving, *leaving;   // (layers + 2) by bucket
     int *in_flight, n_in_flight;        // (layers + 2) buckets whose gradients are leaving
@@ -24,7 +24,7 @@ typedef struct StagePlay {
     int layer_in[2];
     int is_last_row, is_again;
     SlotMessages* slot;  // (stages)
-    int next;            // of its list of tasks
+    int next;            // index into its list of tasks
 } StagePlay;
 
 static int is_layer(const StagePlay* p, int l) { return l >= 0 && l < p->stage->layers; }
@@ -52,7 +52,7 @@ static void want_layer(StagePlay* p, int l) {
 
 static LayoutTerm purpose_of_reduce(const StagePlay* p, int l) { return zero_of(p, l) > 1 ? TERM_ROUNDS : TERM_STEP; }
 
-enum { OF_ROUNDS = -1, ANY = -2 };  // reductions that end; or those in the way of a layer's gradients
+enum { OF_ROUNDS = -1, ANY = -2 };  // which reductions end; else a layer: those in the way of its gradients
 
 static int is_due(const StagePlay* p, int l, int which) {
     if (which < 0) return which == ANY || zero_of(p, l) > 1;
@@ -98,7 +98,7 @@ static void compute(StagePlay* p, const LayerTimes* x, LayoutTerm term, double m
     clock_compute(&p->clock, p->is_again ? TERM_AGAIN : term, p->is_again ? ms * x->again : ms);
 }
 
-// Tokens of the ranks that cut a layer, and a pass of a matmul over them.
+// Gathers the tokens of the ranks that cut a layer, and runs a pass of a matmul over them.
 static void gather_and_compute(StagePlay* p, const LayerTimes* x, double ms) {
     if (!p->step->tensor_overlap || x->sums <= 0) {
         clock_exchange(&p->clock, TERM_TENSOR, x->cut, x->sums);
@@ -221,7 +221,7 @@ static int begin_stage(StagePlay* p, const PlayedStep* step, int s, Arena* arena
     return 0;
 }
 
-// Gradients that no pass has reduced, but bucket 0's.
+// Begins to reduce the gradients that no pass has, except bucket 0's.
 static void reduce_rest(StagePlay* p) {
     for (int l = p->stage->layers; l >= 0 && !p->is_last_row; l--)
         if (zero_of(p, l) < 2) begin_reduce(p, l);
@@ -233,7 +233,7 @@ static void end_stage(StagePlay* p) {
     clock_compute(&p->clock, TERM_STEP, p->stage->step.update);
 }
 
-// The embedding and the classifier that is the same are of the first and the last stage: these add up its gradients.
+// An embedding that is also the classifier lies on the first and the last stage: these add up its gradients.
 static void sum_tied(StagePlay* first, StagePlay* last) {
     const StepTimes* s = &first->stage->step;
     double ready = MAX(clock_ready(&first->clock, s->tied_link), clock_ready(&last->clock, s->tied_link));
@@ -249,7 +249,7 @@ static void settle(StagePlay* p, const SlotMessages* at, int backward) {
     for (int d = 0; d < 2; d++) clock_wait(&p->clock, TERM_STAGES, at->sending[d]);
 }
 
-// Returns when it was ready to leave.
+// Returns the time at which it was ready to leave.
 static double send_message(StagePlay* p, SlotMessages* at, int backward) {
     const EndTimes* e = p->ends;
     int side = !backward;
@@ -265,7 +265,7 @@ static void receive_message(StagePlay* p, SlotMessages* at, int side, double sen
     at->receiving[side] = clock_begin(&p->clock, TERM_STAGES, e->border[side], e->message[side], sent);
 }
 
-// sent: when the message of the task before was ready to leave, which this one may receive.
+// sent: the time at which the message of the task before was ready to leave; this task may receive it.
 static double play_task(StagePlay* p, const Task* task, double sent) {
     SlotMessages* at = &p->slot[task->slot];
     begin_round(p, task->round);
@@ -278,7 +278,7 @@ static double play_task(StagePlay* p, const Task* task, double sent) {
     return 0;
 }
 
-// ms of a round that the engine makes its schedule of: weights and gradients do not count.
+// The ms of a round from which the engine makes its schedule: weights and gradients do not count.
 static double passes_ms(StagePlay* p, int round) {
     double ms = 0;
     memset(p->spent, 0, sizeof p->spent);
@@ -290,14 +290,14 @@ static double passes_ms(StagePlay* p, int round) {
     return ms;
 }
 
-// Of a stage's layers, those that are computed again.
+// The share of a stage's layers that are computed again.
 static double again_of(const PlayedStage* stage) {
     int again = 0;
     for (int l = 0; l < stage->layers; l++) again += stage->rows[l].recompute == RECOMPUTE_BLOCK;
     return (double)again / stage->layers;
 }
 
-// Rounds of one stage come one after another.
+// Schedules all rounds. A single stage needs no times, because its rounds come one after another.
 static int schedule_rounds(Schedule* schedule, const PlayedStep* step, Arena* arena) {
     Pipeline pipeline;
     double ms = 0;

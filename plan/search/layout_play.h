@@ -1,4 +1,4 @@
-// layout_play.h - plays a step of a layout (plan/layout/layout.h): of each stage the rank with most, with its own clock
+// layout_play.h - plays a step of a layout (plan/layout/layout.h): each stage's rank with most, on a clock of its own
 // (plan/cost/clock.h), in the order in which the engine computes and sends.
 //
 //   begins     all weights that are whole in a step are on their way, bucket by bucket
@@ -8,8 +8,8 @@
 //              behind it, at most two layers' at a time (run/model/zero.c)
 //   ends       what was not reduced in rounds nor inside the last backward pass; the update
 //
-// Between stages travel the stream and its gradient, in the order of plan/value/tasks.h. Ranks of a stage are alike:
-// none waits for another one.
+// The stream and its gradient travel between stages, in the order of plan/value/tasks.h. Ranks of a stage are alike, so
+// none waits for another.
 #pragma once
 #include "plan/cost/clock.h"
 #include "plan/layout/layout.h"
@@ -21,37 +21,37 @@ typedef enum LayoutTerm {
     TERM_AGAIN,        // recomputation
     TERM_TENSOR,       // exchanges of ranks that cut the same weights
     TERM_SEQUENCE,     // tokens to heads and back, in layers of less tp than their group
-    TERM_ROUNDS,       // gradients and weights in rounds, what is not hidden
-    TERM_MICRO_BATCH,  // what a round costs in any case
-    TERM_STEP,         // gradients and weights at the ends of the step, what is not hidden; the update
-    TERM_STAGES,       // what stages wait for each other and for messages between them
+    TERM_ROUNDS,       // gradients and weights in rounds, as far as not hidden
+    TERM_MICRO_BATCH,  // the fixed cost of rounds
+    TERM_STEP,         // gradients and weights at the ends of the step, as far as not hidden; the update
+    TERM_STAGES,       // stages wait for each other and for messages between them
     N_LAYOUT_TERMS
 } LayoutTerm;
 
 // Weights and gradients of a bucket (plan/model/shape.h): ms to gather, to reduce, and to sum what all ranks of the cut
-// have; over which links.
+// hold; the links of data ranks and of the cut.
 typedef struct BucketTimes {
     double gather, reduce, replicated;
     LinkKind data, cut;
 } BucketTimes;
 
-// A layer in a round, ms on the rank with most. Exchanges are 0 where there are none, or where they are in other times.
+// A layer in a round, ms on the rank with most. Exchanges are 0 if there are none, or if other times include them.
 typedef struct LayerTimes {
     double linear[2][2];               // [attention, MLP][column, row]: one pass of it
-    double attention, again, read;     // a forward pass; of computing, when done again; what it costs to be there
-    double sums, first, second, half;  // tokens are added up, or gathered whole; gathered in parts; share of first
-    double all_heads, queries;         // between the cuts of a group
-    double shared;                     // with ranks that have parts of the same documents: a pass
+    double attention, again, read;     // a forward pass; factor of computing again; fixed cost of the layer
+    double sums, first, second, half;  // adding tokens up, or gathering all; gathering in two parts; share of first
+    double all_heads, queries;         // exchanges between the cuts of a group
+    double shared;                     // a pass's exchanges with ranks that share its documents
     BucketTimes bucket;
     LinkKind cut, turn;  // links of tokens, and of heads
 } LayerTimes;
 
-// A stage in a round: its first and last ops, and messages.
+// The first and last ops of a stage in a round, and its messages.
 typedef struct EndTimes {
     double head;           // all passes of the classifier
-    double sums, numbers;  // a group's tokens; what its ranks tell each other of the losses
-    double end;            // of a backward pass
-    double message[2];     // between it and the stage before, and the one behind
+    double sums, numbers;  // a group's tokens; the numbers that its ranks exchange for the losses
+    double end;            // the end of a backward pass
+    double message[2];     // between it and the stage before, and the one after
     LinkKind cut, border[2];
 } EndTimes;
 
@@ -65,7 +65,7 @@ typedef struct StepTimes {
 typedef struct PlayedStage {
     int layers, is_first, is_last;
     const LayerLayout* rows;  // (layers)
-    const int* kind;          // (layers) which of LayerTimes
+    const int* kind;          // (layers) index into a work's LayerTimes
     const LayerTimes* layer;  // (works, kinds)
     const EndTimes* ends;     // (works)
     StepTimes step;
@@ -74,12 +74,12 @@ typedef struct PlayedStage {
 
 typedef struct PlayedStep {
     int stages, rounds;
-    const int* work;           // (rounds) which of (works); NULL: all are of the first
+    const int* work;           // (rounds) index into (works); NULL: all are of the first
     const PlayedStage* stage;  // (stages)
     int overlap, tensor_overlap, reduces_inside;
     double slow_computing, slow_exchange;
 } PlayedStep;
 
-// ms of the step, and `terms` of the stage that takes longest: TERM_STAGES is what its step lasts beyond them. Infinite
-// without memory.
+// Returns the ms of the step, and `terms` of the stage that takes longest; TERM_STAGES is the rest of its step.
+// Infinite without memory.
 double layout_play(double terms[N_LAYOUT_TERMS], const PlayedStep* step, Arena* arena);

@@ -21,10 +21,10 @@ double partition_ms(const PartitionProblem* p, const int* layers) {
     return sum < INFINITY ? step_ms(p, most, sum) : INFINITY;
 }
 
-// Stages up to one of them with so many layers.
+// A way to deal layers to the stages up to one.
 typedef struct Dealt {
     double most, sum;
-    int n, before;  // layers of the last stage; index among those of the stages before
+    int n, before;  // layers of the last stage; index in the front of the stages before
 } Dealt;
 
 typedef struct DealtFront {
@@ -47,7 +47,7 @@ static void add_dealt(DealtFront* front, const Dealt* x) {
     front->n = kept;
 }
 
-// Stage s ends before layer l. front has room for as many as all fronts of the stages before together, and one.
+// Fills the front of stage s that ends before layer l. It has room for all entries of the fronts before, and one.
 static void deal(DealtFront* front, const PartitionProblem* p, const DealtFront* before, int s, int l, double known) {
     for (int n = 1; n <= l - s; n++) {
         const DealtFront* from = &before[l - n];
@@ -84,7 +84,7 @@ int partition_exact(Partition* best, const PartitionProblem* p, Arena* arena, Er
     int width = p->layers + 1, at = -1;
     best->ms = INFINITY;
     DealtFront* fronts = TAKE(arena, DealtFront, (p->stages + 1) * width);
-    // Even numbers of layers are a bound: nothing slower is of use.
+    // Even numbers of layers give a bound: slower ones are of no use.
     int even[MOST_STAGES];
     for (int s = 0; s < p->stages; s++) even[s] = p->layers * (s + 1) / p->stages - p->layers * s / p->stages;
     if (p->stages > p->layers) return 0;
@@ -105,8 +105,8 @@ int partition_exact(Partition* best, const PartitionProblem* p, Arena* arena, Er
 
 // ---- the search
 
-// Of a stage of so many layers: the least ms under the limit, or its least bytes, and how many of them run by each
-// strategy, in the order of the strategies.
+// The best way to run a stage of some number of layers: the least ms under the limit, or the least bytes, and how many
+// layers run by each strategy.
 typedef struct StageBest {
     double value;  // infinite: nothing fits; negative: not known yet
     short* count;  // (strategies)
@@ -116,18 +116,18 @@ typedef struct StageBest {
 typedef struct Search {
     const LayoutProblem* p;
     Arena* arena;
-    Layout layout;  // stages and tp; the rest is scratch
+    Layout layout;  // stages and tp count; the rest is scratch
     int N, exact;   // exact 0: bytes of a stage are a straight line over its layers
     int n_rows;
     LayerLayout row[LAYOUT_STRATEGIES];
     double* line[2];             // (stages, strategies) bytes of a stage of one layer and of some
-    double *layer_ms, *ends_ms;  // (stages, strategies) where layers are alike
+    double *layer_ms, *ends_ms;  // (stages, strategies) if layers are alike
     StageBest* known;            // (stages, firsts, L + 1)
-    int firsts;                  // places where a stage may begin that differ: 1 where layers are alike
-    int by_bytes;                // what is least: bytes in place of ms
+    int firsts;                  // first layers of a stage that differ: 1 if layers are alike
+    int by_bytes;                // 1: bytes are to be least, not ms
 } Search;
 
-// Layers of the longer of two stages whose bytes make a line.
+// The layers of the longer of two stages whose bytes make a line.
 static int line_layers(const Search* x) { return MIN(x->p->whole->L - (x->layout.stages - 1), 3); }
 
 static double room(const Search* x, int s) {
@@ -136,7 +136,7 @@ static double room(const Search* x, int s) {
 
 // ---- a stage
 
-// Stage s begins at `first`: where the stages before it lie does not matter.
+// Makes stage s begin at `first`; where the stages before it begin does not matter.
 static void set_first(Layout* layout, int s, int first) {
     for (int i = 0; i < s; i++) layout->stage[i].layers = i == 0 ? first - (s - 1) : 1;
 }
@@ -151,7 +151,7 @@ static double exact_bytes(Search* x, int s, int first, int n, int k) {
     return x->p->bytes(x->p->context, &x->layout, s, x->N);
 }
 
-// Layers that are alike: measured of a stage with one and with some, which begins or ends where the model does.
+// The bytes of a stage of one like layer or of some (end), measured once, after one-layer stages or at the model's end.
 static double line_bytes(Search* x, int s, int k, int end) {
     double* known = &x->line[end][s * x->n_rows + k];
     int n = end ? line_layers(x) : 1, is_last = s == x->layout.stages - 1;
@@ -177,7 +177,7 @@ static double row_ms(Search* x, int s, int first, int l, int k) {
     return *known = x->p->layer_ms(x->p->times, &x->layout, s, l, x->N);
 }
 
-// Of n layers that are alike in how they run.
+// The ms of a stage of n layers that run alike.
 static double like_ms(Search* x, int s, int first, int n, int k) {
     double ms = 0;
     if (x->p->alike) ms = n * row_ms(x, s, first, first, k);
@@ -200,7 +200,7 @@ static void find_alike(StageBest* best, Search* x, int s, int first, int n) {
     best->count[found] = (short)n;
 }
 
-// Stage s of the layout has these layers.
+// Gives stage s of the layout these layers.
 static void set_rows(Layout* layout, const Search* x, int s, int first, const short* count) {
     int l = first;
     for (int k = 0; k < x->n_rows; k++)
@@ -216,7 +216,7 @@ static double measure_rows(Search* x, int s, int first, const short* count) {
 
 // ---- a stage whose layers run by strategies of their own
 
-// A strategy in a stage: what a layer takes, and beside all layers what the stage needs once.
+// A strategy in a stage: ms and bytes of a layer, and `fixed` bytes that the stage needs once.
 typedef struct Kind {
     int k;
     double ms, bytes, fixed;
@@ -233,7 +233,7 @@ static int by_layer_bytes(const void* a, const void* b) {
     return x->ms != y->ms ? (x->ms > y->ms) - (x->ms < y->ms) : x->k - y->k;
 }
 
-// Those of n kinds that no other beats in ms and bytes, by bytes. Returns how many.
+// Lists the kinds that no other beats in both ms and bytes, by bytes. Returns how many.
 static int useful_kinds(Kind* useful, const Kind* kinds, int n) {
     int kept = 0;
     memcpy(useful, kinds, sizeof *kinds * (size_t)n);
@@ -243,7 +243,7 @@ static int useful_kinds(Kind* useful, const Kind* kinds, int n) {
     return kept;
 }
 
-// No layer takes less, in the mean, where the mean is to need no more than `bytes`.
+// A lower bound of the mean ms of a layer if the mean layer needs no more than `bytes`.
 static double mixture_ms(const Kind* kinds, int n, double bytes) {
     double least = bytes >= kinds[n - 1].bytes ? kinds[n - 1].ms : INFINITY;
     for (int i = 0; i < n && kinds[i].bytes <= bytes; i++)
@@ -255,9 +255,9 @@ static double mixture_ms(const Kind* kinds, int n, double bytes) {
     return least;
 }
 
-// Layers of a stage by these kinds, which need no more than `fixed` once, where that is faster than `best`; `ends`: ms
-// beside layers, by the plainest strategy. Bytes that do not add up otherwise are measured, and taken off the limit
-// where they are too many.
+// Searches for layers by these kinds, which need at most `fixed` once, that are faster than `best`. ends: ms beside
+// layers, by the plainest strategy. Sums of bytes are not exact, so the stage is measured, and an excess comes off the
+// limit.
 static void find_within(StageBest* best, Search* x, int s, int first, int n, const Kind* kinds, int K, double fixed,
                         double ends) {
     enum { AGAIN = 4 };
@@ -284,7 +284,7 @@ static void find_within(StageBest* best, Search* x, int s, int first, int n, con
     }
 }
 
-// Improves what layers that run alike take.
+// Improves on layers that run alike.
 static void find_unlike(StageBest* best, Search* x, int s, int first, int n) {
     Kind kinds[LAYOUT_STRATEGIES], useful[LAYOUT_STRATEGIES];
     ArenaMark mark = arena_mark(x->arena);
@@ -317,7 +317,7 @@ static double stage_ms(void* context, int s, int first, int end) {
     return stage_best((Search*)context, s, first, end - first)->value;
 }
 
-// Strategies of a layer in groups of R, plain ones first; sharding needs several ranks with the same weights.
+// Lists the strategies of a layer in groups of R, plain ones first. Sharding needs several ranks with the same weights.
 static void list_rows(Search* x) {
     int R = x->layout.tp, least_tp = x->p->unlike ? 1 : R;
     x->n_rows = 0;
@@ -349,7 +349,7 @@ static int open_search(Search* x) {
     return 0;
 }
 
-// x->layout becomes that of stages with so many layers, each as it runs best. Returns whether all fit.
+// Sets x->layout to stages of these numbers of layers, each as it runs best. Returns 1 if all fit.
 static int assemble(Search* x, const int* layers) {
     double worst = 0;
     Layout* whole = &x->layout;
@@ -360,8 +360,8 @@ static int assemble(Search* x, const int* layers) {
     return worst < INFINITY;
 }
 
-// Fills x->layout with the best partition and its rows. Its ms by the formula; infinite where nothing fits; -1 without
-// memory.
+// Fills x->layout with the best partition and its rows. Returns its ms by the formula; infinite if nothing fits; -1
+// without memory.
 static double deal_layers(Search* x) {
     Partition best;
     double rounds = x->by_bytes ? 1e9 : x->p->rounds(x->p->times, &x->layout, x->N);
@@ -384,7 +384,7 @@ static int fits(const Search* x) {
     return 1;
 }
 
-// One stage whose layers are all alike can be played at once; the formula only adds its layers up.
+// Tries every strategy for one stage whose layers run alike: it can be played, while the formula only adds layers up.
 static void try_alike(LayoutTry* t, Search* x) {
     for (int k = 0; k < x->n_rows; k++) {
         layout_set_stage(&x->layout, 0, x->p->whole->L, x->row[k]);
@@ -393,7 +393,7 @@ static void try_alike(LayoutTry* t, Search* x) {
     }
 }
 
-// The best layout with these stages, tp and N; -1 without memory.
+// Finds the best layout with these stages, tp and N; -1 without memory.
 static int search_row(LayoutTry* t, Search* x) {
     double ms;
     ArenaMark mark = arena_mark(x->arena);
@@ -417,8 +417,8 @@ static Search new_search(const LayoutProblem* p, int tp, int stages, int N, Aren
     return (Search){.p = p, .arena = arena, .layout = {.tp = tp, .stages = stages}, .N = N};
 }
 
-// The formula does not know which stage ends last, and what it still has to do then. So layers move one by one from
-// stage to stage as long as the played step gets shorter; of many stages between neighbours.
+// Moves layers one by one from stage to stage as long as the played step gets shorter; many stages only between
+// neighbours. The formula does not know which stage ends last, and what it still has to do then.
 enum { MOST_PAIRED = 8 };
 
 static int polish(LayoutTry* t, const LayoutProblem* p, Arena* arena) {
@@ -440,7 +440,7 @@ static int polish(LayoutTry* t, const LayoutProblem* p, Arena* arena) {
     return arena->missing ? -1 : 0;
 }
 
-// Behind all of *n that are not worse; the last one leaves where there is no room.
+// Inserts *t after all of the *n tries that are not worse; without room the last one leaves.
 static void insert(LayoutTry* tries, int* n, const LayoutTry* t) {
     int at = *n;
     if (at == LAYOUT_TRIES && !is_better(t, &tries[at - 1])) return;
@@ -449,8 +449,8 @@ static void insert(LayoutTry* tries, int* n, const LayoutTry* t) {
     *n = MIN(*n + 1, LAYOUT_TRIES);
 }
 
-// The best of all, and with `apart` of those that run all layers by zero 1 or 3: documents of many lengths make rounds
-// long, which equal rounds do not show.
+// Adds the best of all, and with `apart` the best that run all layers by zero 1 or 3. Documents of many lengths make
+// rounds long, which equal rounds do not show.
 static int try_row(LayoutTry* tries, int* n, const LayoutProblem* p, int tp, int stages, int N, Arena* arena) {
     static LayoutTry t, best;
     for (int zero = 0; zero <= (p->apart ? 3 : 0); zero += 1 + (zero == 1)) {
@@ -473,7 +473,7 @@ static int try_all_rows(LayoutTry* tries, int* n, const LayoutProblem* p, int tp
         Search x = new_search(p, tp, stages, p->rows[i], arena);
         double rounds = p->rounds(p->times, &x.layout, x.N);
         if (rounds == INFINITY) continue;
-        // A longer row holds no more; but unlike documents fill no row, and once as much is enough for them.
+        // A longer row saves no round. But unlike documents do not fill a row, so with `apart` one longer row is tried.
         if (rounds == before && rounds == 1 && longer++ == p->apart) break;
         before = rounds;
         if (try_row(tries, n, p, tp, stages, p->rows[i], arena)) return -1;
@@ -481,7 +481,7 @@ static int try_all_rows(LayoutTry* tries, int* n, const LayoutProblem* p, int tp
     return 0;
 }
 
-// The stage of ZeRO of all layers, where every stage's layers are alike; else 0.
+// The one stage of ZeRO of all layers if every stage's layers are alike; else 0.
 static int zero_of_all(const Layout* layout) {
     int L = layout_first(layout, layout->stages), zero = layout->layer[0].zero;
     for (int s = 0; s < layout->stages; s++)
@@ -491,7 +491,7 @@ static int zero_of_all(const Layout* layout) {
     return zero;
 }
 
-// Whether one with the same stages, tp and ZeRO stands before tries[i].
+// Returns 1 if no try before tries[i] has the same stages, tp and ZeRO.
 static int is_first_of_its_kind(const LayoutTry* tries, int i) {
     const Layout* layout = &tries[i].layout;
     int zero = zero_of_all(layout);
@@ -502,13 +502,13 @@ static int is_first_of_its_kind(const LayoutTry* tries, int i) {
     return 1;
 }
 
-#define CLOSE 1.25  // so much longer than the best may become the best
+#define CLOSE 1.25  // a try up to so much longer than the best may become the best
 
 typedef struct Pair {
     int tp, stages;
 } Pair;
 
-// Fills pairs, where there is room, with each tp and number of stages that divide the ranks. How many there are.
+// Fills pairs, if not NULL, with each tp and number of stages that divide the ranks. Returns how many there are.
 static int list_pairs(Pair* pairs, const LayoutProblem* p) {
     int n = 0;
     for (int tp = p->tp[0]; tp <= p->tp[1]; tp++)
@@ -532,7 +532,7 @@ int layout_search(LayoutTry tries[LAYOUT_TRIES], const LayoutProblem* p, Arena* 
     for (int i = 0; i < n && tries[i].fits && tries[i].ms <= close; i++) {
         if (!is_first_of_its_kind(tries, i)) continue;
         t = tries[i];
-        LayoutProblem part = *p;  // of what runs alike nothing else is tried
+        LayoutProblem part = *p;  // a layout that runs alike stays so
         int zero = p->apart ? zero_of_all(&t.layout) : 0;
         if (zero) part.zero[0] = part.zero[1] = zero, part.unlike = 0;
         if (polish(&t, &part, arena)) return arena_check(arena, err);

@@ -52,8 +52,8 @@ void layout_setting(Setting* s, GroupCost* groups, double* speeds, const LayoutC
     s->speeds = c->machine.n_kinds ? speeds : NULL;
 }
 
-// A pass as what a group of the mean pace has to do, of the whole model. Exchanges of tensor parallelism are in its
-// communication, too; without others what is left is rounding.
+// Turns a pass into the work of a group of the mean pace, for the whole model. A pass's communication includes
+// exchanges of tensor parallelism; without others what is left is rounding.
 static RoundWork work_of(const CostTerms* pass, const Setting* s, int stages, double pace) {
     double tokens = s->cost.per_token > 0 ? pace * pass->per_token / s->cost.per_token : 0;
     double tensor = group_communication_ms(&s->groups[1], tokens);
@@ -62,8 +62,8 @@ static RoundWork work_of(const CostTerms* pass, const Setting* s, int stages, do
     return (RoundWork){tokens, squares, shared > 1e-9 * pass->communication ? stages * shared : 0};
 }
 
-// Of each round the pass that takes longest; of ranks that run freely as many like passes as the one has that ends
-// last.
+// Finds each round's pass that takes longest. Ranks that run freely count as like passes, as many as the rank has that
+// ends last.
 static int find_works(RoundWork* works, const Plan* plan, const Timeline* t, const Setting* s, int stages,
                       double pace) {
     int in_rounds = s->rounds || plan->has_barriers, n = in_rounds ? plan->n_rounds : t->critical_micro_batches;
@@ -77,8 +77,8 @@ static int find_works(RoundWork* works, const Plan* plan, const Timeline* t, con
     return n;
 }
 
-// Whether some rank would wait in the reductions of its last row: that is shared, or a barrier may follow, and others
-// come to their ends in other rounds. last: (ranks).
+// Returns 1 if a rank would wait in the reductions of its last row: the row is shared or a barrier may follow, and
+// others end in other rounds. last: (ranks).
 static int ends_apart(const Plan* plan, int* last) {
     int apart = 0, waits = plan->has_barriers;
     for (int r = 0; r < plan->ranks; r++) last[r] = -1;
@@ -139,7 +139,7 @@ double layout_steps_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const
 
 // ---- the choice
 
-// By ms, the first n.
+// Sorts the first n by ms.
 static void sort_tries(LayoutTry* tries, int n) {
     for (int i = 1; i < n; i++) {
         static LayoutTry t;
@@ -155,8 +155,8 @@ static void look(LayoutTry* t, const LayoutCosts* c, const SampledSteps* steps) 
     t->ms = layout_steps_ms(t->terms, c, &t->layout, t->N, steps, err);
 }
 
-#define BOUND 0.9   // of equal rounds
-#define CLOSE 1.05  // by the first step to the best, which all steps may change
+#define BOUND 0.9   // a share of the ms of equal rounds
+#define CLOSE 1.05  // tries that close to the best in the first step are played in all steps
 
 double layout_choose(LayoutTry* tries, int n, int* looked, const LayoutCosts* c, const SampledSteps* steps) {
     double best = INFINITY, bound = INFINITY;

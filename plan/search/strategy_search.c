@@ -8,7 +8,7 @@
 
 enum { MOST_BATCHES = 24, TRIAL_SHUFFLES = 5, MOST_PROPOSALS = 1024, ROUNDS = 4, MANY_RANKS = 128 };
 #define LEAST_GAIN 0.002
-#define UNSERVED 1e9  // ms of a batch that no strategy holds: above all others
+#define UNSERVED 1e9  // ms of a batch that no strategy holds, above all others
 
 typedef struct Trials {
     const StrategySearch* search;
@@ -32,7 +32,7 @@ static void add(Trials* t, const Strategy* s) {
     }
 }
 
-// All, from scheme k on.
+// Adds all strategies that differ from *s from scheme k on.
 static void add_all(Trials* t, Strategy* s, int k) {
     const SchemePool* pool = t->search->pool;
     if (k == pool->n || strategy_idle_ranks(s, pool) == 0) {
@@ -44,8 +44,8 @@ static void add_all(Trials* t, Strategy* s, int k) {
     s->copies[k] = 0;
 }
 
-// Pipelines of one scheme alone; then the dynamic program's, which knows what a pipeline waits for once: so it sees the
-// documents of one step at a time.
+// Proposes all strategies of few ranks. Else it proposes each scheme alone, and the dynamic program's. That one counts
+// a pipeline's waiting once, so it sees the documents of one step at a time.
 static int propose(Trials* t, Arena* arena, Err err) {
     const StrategySearch* s = t->search;
     Strategy none = {0};
@@ -71,7 +71,7 @@ static int propose(Trials* t, Arena* arena, Err err) {
     return 0;
 }
 
-// As `s`, but some pipelines of one scheme give their ranks to those of another.
+// Adds strategies like `s` in which some pipelines of one scheme give their ranks to another scheme.
 static void add_neighbours(Trials* t, const Strategy* s) {
     const SchemePool* pool = t->search->pool;
     for (int from = 0; from < pool->n; from++)
@@ -108,7 +108,7 @@ static double try_under(Trials* t, const Strategy* s, int b) {
     return choice.strategy < 0 ? UNSERVED : t->search->unpacked ? choice.ms + s->end : choice.ms;
 }
 
-// What is new under every batch.
+// Tries new strategies under every batch.
 static void try_new(Trials* t) {
     for (; t->tried < t->n; t->tried++)
         for (int b = 0; b < t->batches; b++) t->ms[t->tried][b] = try_under(t, &t->proposed[t->tried], b);
@@ -131,7 +131,7 @@ static int by_ms(const void* a, const void* b) {
     return x->ms != y->ms ? (x->ms > y->ms) - (x->ms < y->ms) : memcmp(x->copies, y->copies, sizeof x->copies);
 }
 
-// What was tried becomes a list by its means. Returns how many of them hold all batches, at most as many as are wanted.
+// Ranks what was tried by mean ms. Returns how many hold all batches, at most as many as are wanted.
 static int rank_tried(Trials* t) {
     int n = 0;
     for (int i = 0; i < t->tried; i++) {

@@ -7,25 +7,25 @@
 
 enum { RANKED = 96, FIRST = 32, SOME = 8, BINS = 64, SHUFFLES = 5, LEAST_ROW = 64 };
 
-// One strategy, dispatched to each step.
+// A strategy, tried on each step.
 typedef struct Candidate {
     Strategy s;
     RankStrategy ranks;
-    double guess[SAMPLED_STEPS], ms[SAMPLED_STEPS];   // by which the run chooses; as played
-    double job[SAMPLED_STEPS][MOST_PIPELINE_GROUPS];  // of it each group, from when its weights are there
+    double guess[SAMPLED_STEPS], ms[SAMPLED_STEPS];   // guess: the run chooses by it; ms: as played
+    double job[SAMPLED_STEPS][MOST_PIPELINE_GROUPS];  // the part of each group, from when it has its weights
     double bytes;
 } Candidate;
 
-// Lists whose layers all run alike, in rows of one length.
+// The search for lists whose layers all run alike, in rows of one length.
 typedef struct Lists {
     const ListProblem* p;
     Arena* arena;
     LayerLayout how[MOST_LAYERS];
     int N;
     SchemePool pool;
-    PipelineGroup kind[HYDRAULIS_SCHEMES];  // of a scheme
-    double alone[HYDRAULIS_SCHEMES];        // ms of equal rounds, if all ranks ran such pipelines; without moves
-    SchemePool tuned;                       // that take so long: what is proposed
+    PipelineGroup kind[HYDRAULIS_SCHEMES];  // of each scheme
+    double alone[HYDRAULIS_SCHEMES];        // ms of equal rounds on all ranks, without moves
+    SchemePool tuned;                       // schemes that take as long as `alone`, for proposals
     StrategySearch search;
     StepWork work[SAMPLED_STEPS];
     Candidate candidate[RANKED];
@@ -38,15 +38,15 @@ static int knows_pipelines_alone(const Machine* m) {
 
 // ---- kinds of pipelines
 
-// Elements of a bucket that every rank has whole.
+// The elements of a bucket that every rank has whole.
 static double replicated(const BucketWeights* b) {
     double sum = 0;
     for (int i = 0; i < b->n_replicated; i++) sum += b->replicated[i];
     return sum;
 }
 
-// Bytes of what moves at most, of a rank of stage s: of every bucket the piece that this rank owns, for every pipeline,
-// or for every rank, but not for more than owners and nodes; two waves inside the node; two slices of sums.
+// The most bytes that moves take on a rank of stage s. They are its own piece of every bucket, for every pipeline or
+// every rank, but for no more than owners and nodes; two waves inside the node; two slices of sums.
 static double moving_bytes(const LayoutCosts* c, const Layout* layout, int s, int pipelines) {
     TpSplit split = split_even(c->whole, layout->tp);
     Shape rank = split_shape(c->whole, &split, 0);
@@ -64,13 +64,13 @@ static double moving_bytes(const LayoutCosts* c, const Layout* layout, int s, in
     return sizeof(float) * (2 * most + pieces + 2 * slice);
 }
 
-// Of a rank of stage s of `copies` such pipelines.
+// The bytes of a rank of stage s of `copies` such pipelines.
 static double stage_bytes(const Lists* x, const Layout* layout, int copies, int s, int pipelines) {
     return x->p->bytes(x->p->context, layout, copies, s, x->N * layout->tp) +
            moving_bytes(x->p->costs, layout, s, pipelines);
 }
 
-// What planners take such a pipeline for. 0, or -1 where it has no times.
+// Finds the scheme that such a pipeline is to planners. 0, or -1 if it has no times.
 static int find_scheme(PipelineScheme* scheme, Lists* x, const PipelineGroup* g) {
     const LayoutCosts* c = x->p->costs;
     if (knows_pipelines_alone(&c->machine)) {
@@ -103,7 +103,7 @@ static void add_kind(Lists* x, const PipelineGroup* g) {
     x->kind[at] = *g;
 }
 
-// Those whose ranks divide all; of few ranks all.
+// Lists the pipelines whose ranks divide all ranks; all pipelines if ranks are few.
 static void list_kinds(Lists* x) {
     const ListProblem* p = x->p;
     int ranks = p->costs->ranks, most = MIN(MIN(p->costs->whole->NH, p->costs->whole->U), (int)MOST_TP);
@@ -123,7 +123,7 @@ static uint64_t hash_of_kinds(const Lists* x) {
 
 // ---- a strategy under a step
 
-// The widest pipelines first: they are on the ranks of one node. 0, or -1 where a list cannot say it.
+// Writes a strategy as groups, the widest pipelines first: they lie inside a node. 0, or -1 if a list cannot say it.
 static int as_groups(RankStrategy* out, const Lists* x, const Strategy* s) {
     *out = (RankStrategy){0};
     for (int tp = MOST_TP; tp > 0; tp--)
@@ -145,7 +145,7 @@ static int kind_of(const Lists* x, const PipelineGroup* g) {
     return k;
 }
 
-// Bytes of the fullest rank.
+// The bytes of the fullest rank.
 static double fullest(const Lists* x, const RankStrategy* s, int pipelines) {
     double most = 0;
     for (int i = 0; i < s->n && !knows_pipelines_alone(&x->p->costs->machine); i++) {
@@ -156,7 +156,7 @@ static double fullest(const Lists* x, const RankStrategy* s, int pipelines) {
     return most;
 }
 
-// Strategy.start and end, exactly. 0, or -1 with words.
+// Sets Strategy.start and end exactly. 0, or -1 with words.
 static int time_moves(Candidate* c, const Lists* x, Err err) {
     int ranks = x->pool.ranks, first = 0, failed = 0;
     const StrategyMoves* m = x->p->moves;
@@ -181,7 +181,7 @@ static int time_moves(Candidate* c, const Lists* x, Err err) {
     return failed ? -1 : 0;
 }
 
-// The documents of pipelines [first, first + n) of the choice.
+// Lists the lengths of documents of pipelines [first, first + n) of the choice, and returns how many.
 static int docs_of(int* lengths, const StepWork* w, int first, int n) {
     int found = 0;
     for (int i = 0; i < w->n; i++)
@@ -189,7 +189,7 @@ static int docs_of(int* lengths, const StepWork* w, int first, int n) {
     return found;
 }
 
-// Like pipelines under some documents. Stages run rows as much shorter as makes them faster (run/step/batch_ranks.c).
+// The ms of like pipelines for some documents. Stages take shorter rows if these are faster (run/step/batch_ranks.c).
 static double job_ms(const Lists* x, const PipelineGroup* g, int first_rank, const int* lengths, int n) {
     enum { WORSE = 2 };
     char err[ERR_BYTES];
@@ -218,7 +218,7 @@ static void add_moves(Candidate* c, const Lists* x, int b) {
     c->ms[b] = slowest + c->s.end;
 }
 
-// Fills what is of step b.
+// Tries the strategy on step b: its guess, and its ms as played.
 static void play(Candidate* c, Lists* x, int b) {
     StepWork* w = &x->work[b];
     ArenaMark mark = arena_mark(x->arena);
@@ -239,10 +239,9 @@ static void play(Candidate* c, Lists* x, int b) {
 
 // ---- lists of one way
 
-// About what moves will be found to show, and not more: of what they take, which pipelines of a node share, what is
-// left under the forward and the backward pass of all documents as one row. A bucket's weights go from all ranks to
-// those that compute with it: all wait for the stage whose turn it is, so stages do not share the time. Gradients leave
-// each stage by itself.
+// Estimates the ms of moves that will show, and not more. A node's pipelines share them, and the forward and the
+// backward pass of all documents as one row hide a part. All ranks send a bucket's weights to those that compute with
+// it: all wait for the stage whose turn it is, so stages do not share the time. Gradients leave each stage by itself.
 static void estimate_moves(StrategySearch* search, const Lists* x) {
     const StrategyMoves* m = x->p->moves;
     if (!m || m->only_more) return;
@@ -264,10 +263,10 @@ static void estimate_moves(StrategySearch* search, const Lists* x) {
     }
 }
 
-#define TINY 1e-9  // ms: not known
+#define TINY 1e-9  // ms that stand for unknown ones
 
-// ms of equal rounds of documents of the mean length, of pipelines of kind k on all ranks. *tuned: its scheme, with
-// what hides there.
+// The ms of equal rounds of documents of the mean length, by pipelines of kind k on all ranks. *tuned: its scheme,
+// scaled to that, so hiding counts.
 static double alone_ms(PipelineScheme* tuned, const Lists* x, int k) {
     enum { HALVES = 3 };
     const PipelineGroup* g = &x->kind[k];
@@ -295,9 +294,9 @@ static void find_alone(Lists* x) {
     for (int k = 0; k < x->pool.n; k++) x->alone[k] = alone_ms(&x->tuned.scheme[k], x, k);
 }
 
-#define BOUND 0.9  // of equal rounds, as in plan/search/layout_steps.c
+#define BOUND 0.9  // a share of equal rounds' ms, as in plan/search/layout_steps.c
 
-// About the least that a strategy takes a step: pipelines end together, with equal rounds.
+// About the least ms of a strategy's step: pipelines have equal rounds and end together.
 static double bound_of(const Lists* x, const Strategy* s) {
     double start = 0, rate = 0;
     for (int k = 0; k < x->pool.n; k++) {
@@ -313,7 +312,7 @@ static double least_ms(const Lists* x) {
     return BOUND * least;
 }
 
-// Of a list with one more: what each step takes under the one that is chosen for it.
+// The mean ms of a list with one more, each step under the strategy that a run would choose.
 static double with_ms(const Candidate* const* list, int n, const Candidate* more, int steps) {
     double sum = 0;
     for (int b = 0; b < steps; b++) {
@@ -327,7 +326,7 @@ static double with_ms(const Candidate* const* list, int n, const Candidate* more
 
 #define LEAST_GAIN 0.002
 
-// The fastest two, where they are worth more than one, then always the one with which the list is fastest.
+// Takes the fastest two if they are worth more than one, then always the one with which the list is fastest.
 static void take_list(ListTry* best, const Lists* x, int n) {
     const Candidate* list[LISTED + 1];
     int steps = x->p->steps->n, listed = 0;
@@ -365,7 +364,7 @@ static int by_first_step(const void* a, const void* b) {
                                 : memcmp(x->s.copies, y->s.copies, sizeof x->s.copies);
 }
 
-// What was ranked and may take less than `known`, under the first step. Returns how many.
+// Plays the first step of all ranked strategies that may take less than `known`. Returns how many.
 static int play_first(Lists* x, ListCount* count, int ranked, double known) {
     int n = 0, most = x->pool.ranks <= HYDRAULIS_FEW_RANKS ? RANKED : x->pool.ranks <= LIST_RANKS ? FIRST : SOME;
     for (int i = 0; i < ranked; i++) {
@@ -385,10 +384,10 @@ static int play_first(Lists* x, ListCount* count, int ranked, double known) {
     return n;
 }
 
-#define CLOSE 1.05  // by the first step to the best, which all steps may change
+#define CLOSE 1.05  // strategies that close to the best in the first step play all steps
 
-// Of those that come close by the first step what moves take is played, too, and all steps. They stand first. Returns
-// how many; -1 without memory.
+// Plays moves and all steps for the strategies that come close in the first step, and puts these first. Returns how
+// many; -1 without memory.
 static int play_close(Lists* x, int n, double known, Err err) {
     int close = 0, few = x->pool.ranks <= HYDRAULIS_FEW_RANKS, most = few ? RANKED : SOME;
     double limit = CLOSE * (few || n == 0 ? known : fmin(known, CLOSE * x->candidate[0].ms[0]));
@@ -453,8 +452,8 @@ static void open_way(Lists* x, const Way* way) {
     estimate_moves(&x->search, x);
 }
 
-// Rows of N tokens a rank and shorter ones; of those with like kinds of pipelines the longest, or the one that computes
-// least again. before (ROWS): hashes of these. Returns how many.
+// Adds ways with rows of N tokens a rank and shorter ones. Of ways with like kinds of pipelines the longest stays, or
+// the one that computes least again. before (ROWS): hashes of these. Returns how many.
 static int add_rows(Way* ways, Lists* x, int zero, Recompute recompute, uint64_t* before) {
     const ListProblem* p = x->p;
     int context = p->costs->context, least = MAX(LEAST_ROW, CEIL_DIV(context, MOST_TP)), n = 0, i = 0;
@@ -463,7 +462,7 @@ static int add_rows(Way* ways, Lists* x, int zero, Recompute recompute, uint64_t
         Way way = {zero, N, recompute, 0};
         open_way(x, &way);
         uint64_t now = hash_of_kinds(x);
-        int few = x->pool.ranks <= HYDRAULIS_FEW_RANKS;  // then nothing is left out
+        int few = x->pool.ranks <= HYDRAULIS_FEW_RANKS;  // few ranks: nothing is left out
         int is_new = few || (now != hash && now != before[i]);
         int holds = x->pool.n && scheme_longest(&x->pool.scheme[0]) >= context;
         hash = before[i] = now;
