@@ -6,12 +6,11 @@
 // Documents are sorted by length and cut into contiguous runs of about equal tokens. M starts at the least for which
 // every run fits the memory of all ranks together; M' = 5 values are tried. Groups of a round are found for documents
 // in 16 buckets or more: as in the released code, until the tokens, as buckets count them, are at most the mean of the
-// true ones and what the ranks hold. After that the time of the slowest group is taken again from true lengths.
-// Different from the release: a search in place of the integer program; the members of a bucket go to groups in order
-// of length, not at random, so that a plan is a function of lengths; a document that no group holds is an error and not
-// a loop without end; nothing is padded (to twice the ranks, in the release). Groups are the machine's
-// (Setting.groups): ulysses or ring; every rank holds what those do that hold least, for one capacity is all that it
-// knows. MicroBatch.round is the round.
+// true ones and what the ranks hold. After that the time of the slowest group is taken again from true lengths. It
+// differs from the release: a search replaces the integer program; the members of a bucket go to groups in order of
+// length, not at random, so that a plan is a function of lengths; a document that no group holds is an error, not an
+// endless loop; nothing is padded (the release pads to twice the ranks). Groups are the machine's (Setting.groups):
+// ulysses or ring. Every rank counts with the least capacity, because FlexSP knows one. MicroBatch.round is the round.
 #include "plan/published/published.h"
 
 #include <math.h>
@@ -38,7 +37,7 @@ typedef struct Column {
     int* cut;  // the j that was best for each k
 } Column;
 
-// now[k] for k in [low, high], whose best j lies in [from, to].
+// Sets now[k] for k in [low, high], whose best j lies in [from, to].
 static void solve(const Column* x, int low, int high, int from, int to) {
     if (low > high) return;
     int k = low + (high - low) / 2, best = from;
@@ -126,9 +125,9 @@ void flexsp_chunks(int* first, const int* lengths, int n, int m) {
 // 128 ranks (692004 ways for 256) a beam keeps the 8 best, starting with those of one cp size, and merges or splits 1,
 // 2, 4, .. groups of them until nothing better turns up.
 //
-// Time of a group as published (Eq. 12 to 14): (a1 sum s^2 + a2 sum s) / d + all-to-all bytes / (d v), with a constant
-// v for each cp size; where a machine knows tables of message sizes, that of a full group. The fixed cost b1 of a round
-// is what a micro-batch costs by itself. Ranks count as equally fast.
+// A group takes, as published (Eq. 12 to 14), (a1 sum s^2 + a2 sum s) / d + all-to-all bytes / (d v), with a constant v
+// for each cp size; if a machine has tables of message sizes, a full group's. The fixed cost b1 of a round is what a
+// micro-batch costs by itself. Ranks count as equally fast.
 
 void flexsp_cp_sizes(FlexspCpSizes* x, const Setting* setting) {
     *x = (FlexspCpSizes){.ranks = setting->limits.ranks};
@@ -214,7 +213,7 @@ typedef struct Search {
     const FlexspCpSizes* cp_sizes;
     const FlexspBatch* batch;
     Group* groups;  // (ranks) those of a cp size together, a heap by load
-    int* chosen;    // (n) groups of the partition that is looked at
+    int* chosen;    // (n) groups of the partition at hand
     double best;
     int* counts;    // (cp sizes) of the best
     int* group_of;  // (n)
@@ -222,7 +221,7 @@ typedef struct Search {
     Candidate beam[FLEXSP_BEAM];  // in order of time
 } Search;
 
-// The least loaded group that has room: the first of the heap, nearly always; -1 for none.
+// The least loaded group that has room, nearly always the first of the heap; -1 for none.
 static int with_room(const Group* heap, int n, int64_t takes) {
     if (heap[0].room >= takes) return 0;
     int best = -1;
@@ -231,7 +230,7 @@ static int with_room(const Group* heap, int n, int64_t takes) {
     return best;
 }
 
-// Restores the order of heap (n) where group `at` has got more load.
+// Restores the order of heap (n) after group `at` has got more load.
 static void sift(Group* heap, int n, int at) {
     Group group = heap[at];
     for (int child = 2 * at + 1; child < n; at = child, child = 2 * at + 1) {
@@ -242,8 +241,8 @@ static void sift(Group* heap, int n, int at) {
     heap[at] = group;
 }
 
-// The time of the slowest group where documents go into groups of these counts; INFINITY when they do not fit or
-// need `limit` or more. Fills x->chosen.
+// Fills groups of these counts, and x->chosen. Returns the time of the slowest group; INFINITY if documents do not fit
+// or need `limit` or more.
 static double fill_groups(Search* x, const int* counts, double limit) {
     const FlexspCpSizes* d = x->cp_sizes;
     const FlexspBatch* batch = x->batch;
@@ -290,7 +289,7 @@ static void try_partition(void* of, const int* counts) {
     if (ms < x->best) keep(x, counts, ms);
 }
 
-// As many groups of cp size c as there is room for, and what is left in the widest that go.
+// Counts as many groups of cp size c as fit, and puts the other ranks into the widest that fit.
 static void homogeneous(int* counts, int c, int ranks) {
     memset(counts, 0, sizeof(int) * FLEXSP_CP_SIZES);
     for (; c >= 0; c--) {
@@ -301,8 +300,8 @@ static void homogeneous(int* counts, int c, int ranks) {
 
 // ---- the beam
 
-// Into the beam, if it is better than the last of a full one. A partition that was not, or is no longer in it, is none
-// later either.
+// Puts a partition into the beam if it is better than the last of a full one. One that failed or has left it fails
+// again later.
 static void offer(Search* x, const int* counts) {
     Candidate one = {.ms = INFINITY};
     memcpy(one.counts, counts, sizeof one.counts);
@@ -336,7 +335,7 @@ static void search_beam(Search* x) {
         if (x->beam[i].expanded) continue;
         x->beam[i].expanded = 1;
         expand(x, x->beam[i]);
-        i = -1;  // the best first, again
+        i = -1;  // from the best one again
     }
 }
 
@@ -363,7 +362,7 @@ double flexsp_groups(const FlexspCpSizes* cp_sizes, const FlexspBatch* batch, in
 
 // ---- whole plans
 
-// A group of a round: its cp size, what it got, its micro-batch.
+// A group of a round: its cp size, documents, micro-batch and load.
 typedef struct RoundGroup {
     int c, n_docs, mb;
     double load;
@@ -374,18 +373,18 @@ typedef struct Work {
     int n, no_buckets;
     FlexspCpSizes cp_sizes;
     int *documents, *lengths;  // (n) the longest first, and their lengths
-    double* area;              // (n + 1) rank-ms that the first of them occupy at least
+    double* area;              // (n + 1) least rank-ms of the first documents
     int* first;                // (n + 1) rounds
     int* bucket;               // (n + 1)
     int* group_of;             // (n)
     int* mb_of;                // (n) of each document, in `trial`
     RoundGroup* groups;        // (ranks) of the round
-    Plan trial;                // the plan of the trial that is made
+    Plan trial;                // the plan of the trial at hand
     Arena* arena;
     double best;  // ms of the best trial
 } Work;
 
-// Sorts documents, and what they occupy at least. -1 when no group holds one of them.
+// Sorts documents, and sums their least rank-ms. -1 if no group holds one of them.
 static int sort_documents(Work* x, const int* lengths, Err err) {
     const FlexspCpSizes* d = &x->cp_sizes;
     sort_longest_first(x->documents, x->lengths, lengths, x->n);
@@ -401,8 +400,8 @@ static int sort_documents(Work* x, const int* lengths, Err err) {
     return 0;
 }
 
-// The micro-batches of a round, behind those of the ones before; the time of the slowest, from true lengths. The widest
-// group begins at rank 0: since each cp size divides the ones before it, every group begins at a multiple of its own.
+// Appends the micro-batches of a round. Returns the time of the slowest, from true lengths. The widest group begins at
+// rank 0; each cp size divides those before it, so every group begins at a multiple of its own.
 static double write_round(Work* x, int round, int first, int n, const int* counts) {
     const FlexspCpSizes* d = &x->cp_sizes;
     Plan* plan = &x->trial;
@@ -429,14 +428,14 @@ static double write_round(Work* x, int round, int first, int n, const int* count
     return slowest;
 }
 
-// Plans documents [first, end) as round `round`. Its time, INFINITY where they do not fit or memory is missing.
+// Plans documents [first, end) as round `round`. Returns its time, INFINITY if they do not fit or memory is missing.
 static double plan_round(Work* x, int round, int first, int end) {
     int n = end - first, counts[FLEXSP_CP_SIZES];
     int64_t tokens = 0, capacity = (int64_t)x->cp_sizes.ranks * x->setting->limits.capacity;
     ArenaMark mark = arena_mark(x->arena);
     FlexspBatch batch;
     for (int i = first; i < end; i++) tokens += x->lengths[i];
-    // As buckets count them the mean of what there is and what the ranks hold; a round never has more than they hold.
+    // Bucketed tokens may be the mean of the true ones and the ranks' capacity, which a round never exceeds.
     int64_t most = tokens + (capacity - tokens) / 2;
     int least = x->no_buckets ? n : MIN(n, FLEXSP_BUCKETS);
     int buckets = flexsp_buckets(x->bucket, x->lengths + first, n, least, most, x->arena);
@@ -522,7 +521,7 @@ static int plan_flexsp(const void* planner, Plan* plan, int64_t step, const int*
     return flexsp_plan(plan, NULL, step, lengths, n, (const Setting*)planner, 0, arena, err);
 }
 
-// Tables of buckets, or times and rooms of every cp size, beside lists of documents.
+// Counts tables of buckets, or times and rooms of every cp size, and lists of documents.
 static size_t more_bytes(int n, const PlanLimits* limits) {
     return (size_t)n * (FLEXSP_MOST_BUCKETS * sizeof(int) + 64) + (size_t)limits->ranks * 64;
 }

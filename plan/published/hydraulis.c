@@ -1,10 +1,10 @@
 // hydraulis.c - a step of Hydraulis (arXiv 2412.07894), rebuilt: choosing a strategy, dispatching documents to its
 // pipelines, packing each pipeline's into micro-batches. See hydraulis.h for the model.
 //
-// Where the released code is known to go wrong it is not followed: ties in dispatching go to the smallest own load, not
-// to the first pipeline; a shuffle that leaves a pipeline empty does not end the search; a strategy costs the maximum
-// over the times of its pipelines. Packing uses no integer program: longest cost first under the cap on tokens, best
-// fit where that fails, then moves and swaps out of the longest micro-batch. Micro-batches have no floor of tokens.
+// This does not follow the released code in known faults. Ties in dispatching go to the smallest own load, not to the
+// first pipeline; a shuffle that leaves a pipeline empty does not end the search; a strategy costs the maximum over the
+// times of its pipelines. Packing uses no integer program: it goes longest cost first under the cap on tokens, by best
+// fit if that fails, then moves and swaps out of the longest micro-batch. Micro-batches have no floor of tokens.
 #include "plan/published/hydraulis.h"
 
 #include <limits.h>
@@ -14,7 +14,7 @@
 
 double scheme_ms(const PipelineScheme* scheme, int s) { return (scheme->quadratic * s + scheme->linear) * s; }
 
-// What s tokens take of max_tokens.
+// The part of max_tokens that s tokens take.
 static int64_t scheme_room(const PipelineScheme* scheme, int s) {
     return scheme->ring == 1 ? s : (int64_t)scheme->ring * widest_ring_rank(s, scheme->ring);
 }
@@ -58,9 +58,9 @@ int strategy_pipelines(const Strategy* strategy, const SchemePool* pool) {
 
 // ---- the documents of a step
 
-// What a pipeline was given so far.
+// The load of a pipeline so far.
 typedef struct Load {
-    double sum, longest;  // of t(s)
+    double sum, longest;  // sum and maximum of t(s)
     int docs, pipeline;
 } Load;
 
@@ -102,7 +102,7 @@ static double least_first(const Load* load, int most_docs) { return load->docs <
 
 static double pace_of(const Strategy* strategy, int pipeline) { return strategy->pace ? strategy->pace[pipeline] : 1; }
 
-// Whether copies of a scheme are a heap, the least load first: the others need not be looked at. Full ones last.
+// Returns 1 if a scheme's copies are a heap, the least load first and full ones last: then only the first is looked at.
 static int is_heap(const Strategy* strategy, const PipelineScheme* scheme) {
     return scheme->pp == 1 && !strategy->pace;
 }
@@ -118,8 +118,8 @@ static void sink(Load* heap, int n, int most_docs) {
     heap[at] = load;
 }
 
-// The pipeline that has least with the document in it. That makes the largest load smallest, and where several do it is
-// the smallest own load, so that short documents go where they are cheapest. Returns the pipeline, -1 for none.
+// Adds the document to the pipeline whose load is then least. That makes the largest load smallest; among equals the
+// own load is least, so short documents go where they are cheapest. Returns the pipeline, -1 for none.
 static int dispatch(StepWork* w, const Strategy* strategy, int doc) {
     int best = -1, of = 0, first_of = 0;
     double least = INFINITY;
@@ -144,7 +144,7 @@ static int dispatch(StepWork* w, const Strategy* strategy, int doc) {
     return pipeline;
 }
 
-// Documents in random order; first those that no pipeline but the first holds.
+// Puts documents in random order, but first those that no pipeline except the first holds.
 static void shuffle(StepWork* w, const Strategy* strategy, uint64_t seed) {
     int largest = 0;
     for (int i = 0; i < w->n; i++) {
@@ -164,7 +164,7 @@ static void shuffle(StepWork* w, const Strategy* strategy, uint64_t seed) {
     }
 }
 
-// One order of the documents. 0, or -1 where no pipeline holds a document.
+// Dispatches the documents in one order. 0, or -1 if no pipeline holds a document.
 static int try_order(Choice* choice, StepWork* w, const Strategy* strategy) {
     *choice = (Choice){0};
     for (int k = 0, p = 0; k < w->pool->n; k++)
@@ -191,7 +191,7 @@ Choice hydraulis_dispatch(int* pipeline_of, StepWork* w, const Strategy* strateg
     Choice best = {.strategy = -1, .ms = INFINITY}, choice;
     for (int i = 0; i < shuffles; i++) {
         shuffle(w, strategy, hash64(seed) ^ (uint64_t)i);
-        // Only limits on documents can make one order fail and another one not.
+        // Only limits on documents can make one order fail and another succeed.
         if (try_order(&choice, w, strategy) < 0 || !better(w->pool, &choice, &best)) continue;
         best = choice;
         memcpy(pipeline_of, w->trial, sizeof(int) * (size_t)w->n);
@@ -201,8 +201,8 @@ Choice hydraulis_dispatch(int* pipeline_of, StepWork* w, const Strategy* strateg
 
 // ---- stage 2: the documents of a pipeline into micro-batches
 
-// Each document to the micro-batch with the least time, or the least room, that has room for it; they are opened in
-// order. Returns how many are in use, 0 when a document fits none of v.
+// Puts each document into the micro-batch with the least time, or the least room, that holds it; they open in order.
+// Returns how many are in use, 0 if a document fits none of v.
 static int fill_micro_batches(int* mb_of, StepWork* w, int k, const int* docs, int n, int v, int best_fit) {
     const double* ms = w->ms + (size_t)k * (size_t)w->n;
     const int64_t *room = w->room + (size_t)k * (size_t)w->n, most = w->pool->scheme[k].max_tokens;
@@ -224,7 +224,7 @@ static int fill_micro_batches(int* mb_of, StepWork* w, int k, const int* docs, i
 }
 
 typedef struct Swap {
-    int from, to, mb;  // document `from` of the longest micro-batch to `mb`, and `to` back (-1: none)
+    int from, to, mb;  // document `from` of the longest micro-batch goes to `mb`, and `to` back (-1: none)
     double ms;         // of the longer of both after it
 } Swap;
 
@@ -238,7 +238,7 @@ static void try_swap(Swap* best, const StepWork* w, int k, const int* docs, int 
     if (after < best->ms) *best = (Swap){from, to, mb, after};
 }
 
-// The best move or swap out of the longest micro-batch, as long as there is one that helps.
+// Makes the best move or swap out of the longest micro-batch, as long as one helps.
 static void improve_micro_batches(int* mb_of, StepWork* w, int k, const int* docs, int n, int v) {
     const double* ms = w->ms + (size_t)k * (size_t)w->n;
     const int64_t* room = w->room + (size_t)k * (size_t)w->n;
@@ -296,7 +296,7 @@ Packing hydraulis_pack(int* mb_of, StepWork* w, int k, const int* docs, int n) {
         apart += 2 * w->room[k * w->n + docs[i]] > scheme->max_tokens;
     }
     int fewest = MAX((int)CEIL_DIV(room, scheme->max_tokens), apart);
-    // Best fit says how many always suffice; the counts that are tried go at least so far.
+    // Best fit says how many suffice; the tried counts go at least that far.
     int suffice = fill_micro_batches(w->scratch, w, k, docs, n, n, 1), most = MIN(n, fewest + HYDRAULIS_COUNTS - 1);
     for (int v = fewest; v <= MAX(most, suffice); v++) {
         Packing packing = hydraulis_pack_into(w->scratch, w, k, docs, n, v);
@@ -318,7 +318,7 @@ static void group_docs(StepWork* w, const int* pipeline_of, int pipelines) {
     for (int i = 0; i < w->n; i++) w->docs[w->first[pipeline_of[w->sorted[i]] + 1]++] = w->sorted[i];
 }
 
-// Packs all pipelines; the time of the slowest.
+// Packs all pipelines. Returns the time of the slowest.
 static double pack_all(StepWork* w, const Strategy* strategy, const int* pipeline_of) {
     double slowest = 0;
     group_docs(w, pipeline_of, strategy_pipelines(strategy, w->pool));
@@ -349,7 +349,7 @@ Choice hydraulis_choose(StepWork* w, const Strategy* list, int n_strategies, int
 
 // ---- beside moves
 
-// Rows are as long as a scheme holds; of all but the last stage gradients leave at the end.
+// Rows are as long as a scheme holds. With stages gradients leave at the end.
 static MoveWindow window_of(const PipelineGroup* g, const PipelineScheme* scheme, const Layout* layout, int stage,
                             double ms, double tau) {
     double rows = fmax(1, ceil(ms / tau / (double)scheme->max_tokens)), pass = ms / rows;

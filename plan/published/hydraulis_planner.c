@@ -1,7 +1,7 @@
 // hydraulis_planner.c - Hydraulis as a published planner: the cp sizes of this project take the place of tensor x
 // pipeline parallelism. A pipeline is a group of ranks that share documents by ulysses or ring, pp = 1, one scheme for
-// each power of two. So its gains are those of unlike cp sizes chosen each step, not of unlike stages. Ranks of unequal
-// speed are unknown to it, and such that hold unlike much: it counts with what the least do.
+// each power of two. So its gains are those of unlike cp sizes chosen each step, not of unlike stages. It does not know
+// ranks of unequal speed or capacity: it counts with the least capacity.
 #include "plan/published/hydraulis.h"
 
 #include <limits.h>
@@ -40,7 +40,7 @@ static void* planner_open(const Setting* setting, const int* sample, int n_sampl
     return h->n > 0 ? h : NULL;
 }
 
-// Micro-batches of the pipeline on ranks first_rank .., the longest first.
+// Adds the micro-batches of the pipeline on ranks first_rank .., the longest first.
 static void add_micro_batches(Plan* plan, StepWork* w, int k, int p, MicroBatch mb) {
     const int *docs = w->docs + w->first[p], *mb_of = w->mb_of + w->first[p];
     int n = w->first[p + 1] - w->first[p], v = 0;
@@ -57,8 +57,8 @@ static void add_micro_batches(Plan* plan, StepWork* w, int k, int p, MicroBatch 
     for (int i = 0; i < n; i++) w->candidate[docs[i]] = w->scratch[mb_of[i]];
 }
 
-// Pipelines lie in descending order of cp size, so that every one begins at a multiple of its own, and none crosses a
-// border between nodes of a power of two of ranks without need.
+// Pipelines lie in descending order of cp size. So each begins at a multiple of its own, and none needlessly crosses a
+// border between nodes of a power of two of ranks.
 static void plan_of_choice(Plan* plan, const Hydraulis* h, StepWork* w, const Strategy* strategy) {
     const SchemePool* pool = &h->pool;
     for (int k = 0, p = 0; k < pool->n; k++) {

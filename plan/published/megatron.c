@@ -3,16 +3,16 @@
 // Its micro-batch, what all ranks do between two barriers, is a round here. Dynamic context parallelism sizes groups by
 // memory and balances by attention alone:
 //   cp size = least power of two that holds s,   load of a group = sum s^2 / cp size
-// A round starts with all ranks free. Documents come longest first; one whose cp size still finds free ranks opens
-// a group there, else it joins the least loaded group of its cp size that has room. Where its cp size has neither group
-// nor ranks, narrower ones go on. The round ends when the groups of a document are full, or, once cp sizes have
-// begun to fall, when the loads of all ranks are within 5 %. Ranks that are left over widen the narrowest groups,
-// twofold each. Nothing is carried to the next round, and all ranks wait for each other in between. The release
-// cuts the sorted list into parts of equal work first, which only changes where it goes on after a cp size that is
-// blocked: here that is the next narrower cp size. MicroBatch.round is the round.
+// A round starts with all ranks free. Documents come longest first; one whose cp size still finds free ranks opens a
+// group there, else it joins the least loaded group of its cp size that has room. If its cp size has neither group nor
+// ranks, narrower ones go on. The round ends when the groups of a document are full, or, once cp sizes have begun to
+// fall, when the loads of all ranks are within 5 %. Ranks that are left over widen the narrowest groups, twofold each.
+// Nothing is carried to the next round, and all ranks wait for each other in between. The release cuts the sorted list
+// into parts of equal work first, which only changes where it goes on after a cp size that is blocked: here that is the
+// next narrower cp size. MicroBatch.round is the round.
 //
 // Groups are the machine's (Setting.groups): ulysses or ring, room and balance of heads as for every other planner
-// here. Every rank holds what those do that hold least: the published one knows one capacity.
+// here. Every rank counts with the least capacity, because the published scheduler knows one.
 #include "plan/published/published.h"
 
 // Tokens of a rank that a document takes in groups of this cost.
@@ -43,8 +43,8 @@ static int choose_cp_sizes(Batch* x, Err err) {
     return 0;
 }
 
-// The group for document i: a new one, the least loaded of its cp size with room, or -1. *full: its cp size has groups,
-// but none with room.
+// Finds the group for document i: a new one, the least loaded of its cp size with room, or -1. *full: its cp size has
+// groups, but none with room.
 static int find_group(Batch* x, int i, int* full) {
     int cp_size = x->cp_size[i], best = -1, same = 0, new = x->plan->n_micro_batches;
     const GroupCost* g = &x->setting->groups[cp_size];
@@ -95,7 +95,7 @@ static void fill_round(Batch* x) {
     }
 }
 
-// Whether the documents of group k fit `cp_size` ranks.
+// Returns 1 if the documents of group k fit `cp_size` ranks.
 static int fits(const Batch* x, int k, int cp_size) {
     const GroupCost* g = &x->setting->groups[cp_size];
     int64_t taken = 0;
@@ -104,7 +104,7 @@ static int fits(const Batch* x, int k, int cp_size) {
     return g->ulysses_size > 0 && taken <= g->room;
 }
 
-// Ranks that nobody took widen the first of the narrowest groups, again and again.
+// Widens the first of the narrowest groups with free ranks, again and again.
 static void widen_groups(Batch* x) {
     MicroBatch* groups = x->plan->micro_batches;
     while (x->free_ranks > 0) {

@@ -24,7 +24,7 @@ typedef struct Histogram {
     double count[HYDRAULIS_BINS + 1], tokens[HYDRAULIS_BINS + 1], squares[HYDRAULIS_BINS + 1];
 } Histogram;
 
-// How T[n][s] came about: d pipelines of a scheme for the last `bins`.
+// The choice behind T[n][s]: d pipelines of a scheme for the last `bins`.
 typedef struct Pick {
     short scheme, bins, d;
 } Pick;
@@ -33,7 +33,7 @@ typedef struct Table {
     const SchemePool* pool;
     const Histogram* h;
     const Proposal* proposal;
-    int unit, units;  // GPUs that all schemes are multiples of, and how many such there are
+    int unit, units;  // all schemes are multiples of `unit` GPUs; `units` of these in all
     double* ms;       // (bins + 1, units + 1)
     Pick* picks;      // the same
 } Table;
@@ -77,7 +77,7 @@ static void try_interval(Table* t, int k, int low, int s) {
         for (; d < most && below[n - d * gpus] < part; larger_part = part, part = all / ++d) {}
         double rest = below[n - d * gpus], here = MAX(rest, part);
         if (here < ms[n]) ms[n] = here, picks[n] = (Pick){(short)k, (short)(s - low), (short)d};
-        // One pipeline fewer: the part is above what the rest takes then.
+        // With one pipeline fewer the part takes longer than the rest.
         if (larger_part < ms[n]) ms[n] = larger_part, picks[n] = (Pick){(short)k, (short)(s - low), (short)(d - 1)};
         if (--left == 0) most++, left = gpus;
     }
@@ -103,7 +103,7 @@ int strategy_idle_ranks(const Strategy* strategy, const SchemePool* pool) {
     return idle;
 }
 
-// More pipelines of scheme k, then of narrower ones.
+// Gives idle ranks to more pipelines of scheme k, then of narrower ones.
 static void use_idle(Strategy* strategy, const SchemePool* pool, int k) {
     int idle = strategy_idle_ranks(strategy, pool);
     for (int gpus = pool->scheme[k].gpus; gpus > 0; gpus--) {
@@ -129,7 +129,7 @@ static Strategy strategy_of(const Table* t, int s) {
     return strategy;
 }
 
-// Appends a strategy whose pipelines none of the n in list has; how many there are then.
+// Appends a strategy unless one of the n in list has its pipelines. Returns how many there are then.
 int strategies_add(Strategy* list, int n, Strategy strategy) {
     for (int i = 0; i < n; i++)
         if (memcmp(list[i].copies, strategy.copies, sizeof strategy.copies) == 0) return n;
@@ -204,10 +204,10 @@ int strategies_cover(int* picks, int most, double (*ms)[HYDRAULIS_BATCHES], int 
 // Batches of several sizes, because the size of a step's is not known before the run.
 static int batch_size(int b, int ranks) { return MAX(512, 4 * ranks) >> b % 3; }
 
-// What a run needs of the candidates: batches are drawn from the sample, both stages score every candidate on each, and
-// to the first, which has to hold every document, others are added as long as one lowers the sum over the batches of
-// the least time. What leaves a pipeline empty comes after everything that does not, and what does not hold a batch
-// after that. Into list (HYDRAULIS_LIST); returns how many, -1: out of memory.
+// Picks the candidates that a run needs: both stages score every candidate on batches drawn from the sample. The first
+// must hold every document; others follow as long as one lowers the sum over the batches of the least time. Strategies
+// that leave a pipeline empty rank after those that do not, and those that do not hold a batch last. Fills list
+// (HYDRAULIS_LIST). Returns how many, -1 without memory.
 static int shorten(Strategy* list, const Strategy* candidates, int n, const SchemePool* pool, const int* sample,
                    int n_sample, Arena* arena, Err err) {
     int batches = pool->ranks <= 128 ? HYDRAULIS_BATCHES : HYDRAULIS_BATCHES / 3, most = batch_size(0, pool->ranks);
@@ -238,17 +238,16 @@ static int shorten(Strategy* list, const Strategy* candidates, int n, const Sche
     return 1 + chosen;
 }
 
-// Tokens between two maximum lengths with which the search stays short.
+// The tokens between two maximum lengths that keep the search short.
 static int strategies_step(int longest, int ranks) {
     int bins = ranks <= 128 ? HYDRAULIS_BINS : HYDRAULIS_BINS / 2;
     return MAX(ROUND_UP(CEIL_DIV(longest, bins), 128), 128);
 }
 
 // One cp size for all, the least that holds the longest document, is the first: Hydraulis' optimizer strategy. The
-// dynamic program does not see that a step has only so many documents for its pipelines, and likes the narrowest
-// scheme too well. So it is asked again with the narrow ones left out; and fixed costs are charged in both ways,
-// because micro-batches of short documents share theirs. Then both stages say on batches from the sample what is of
-// use.
+// dynamic program does not see that a step has only so many documents for its pipelines, and likes the narrowest scheme
+// too well. So it is asked again with the narrow ones left out; and fixed costs are charged in both ways, because
+// micro-batches of short documents share theirs. Then both stages say on batches from the sample which are useful.
 int strategies_short_list(Strategy list[HYDRAULIS_LIST], const SchemePool* pool, int context, const int* sample,
                           int n_sample, Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);

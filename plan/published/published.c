@@ -1,4 +1,4 @@
-// published.c - the table of planners, and those in it that are this project's or nobody's.
+// published.c - the table of planners, and the planners in it that are this project's or nobody's.
 //
 // static    one cp size for all steps: setting->cp_size, or the least power of two that holds a document of
 //           setting->context tokens; where none does, the least cp size of any kind. Micro-batches are best-fit packed,
@@ -7,7 +7,7 @@
 // flex      groups of unlike cp sizes, by plan_flex.
 // fixed     the baseline that papers on ragged documents compare with: full rows of setting->context tokens (best fit,
 //           the longest first), dealt to the ranks in turn, whatever they cost. It knows one capacity, the least.
-// None of them has a barrier of its own; where the setting is of rounds (ZeRO-2 and 3) adaptive and flex plan for them.
+// None of them has a barrier of its own. If the setting has rounds (ZeRO-2 and 3), adaptive and flex plan for them.
 #include "plan/published/published.h"
 
 #include <math.h>
@@ -59,14 +59,14 @@ typedef struct Static {
     int cp_size;
 } Static;
 
-// Whether groups of this cp size hold every document of up to context tokens, in micro-batches of plan_static. One that
-// is alone goes where most is held.
+// Returns 1 if groups of this cp size hold every document of up to context tokens, in micro-batches of plan_static. A
+// lone document goes to the largest capacity.
 static int holds_context(const Setting* setting, int cp_size, Arena* arena) {
     const PlanLimits* limits = &setting->limits;
     int context = MAX(setting->context, 1);
     Plan plan;
     if (plan_static(&plan, 0, &context, 1, limits, cp_size, setting->kind, arena, NULL) < 0) return 0;
-    // Borders are rounded: a document that is shorter by less than a token of every chunk may need one more of a rank.
+    // Borders are rounded, so a document shorter by less than a token a chunk may need one token more on a rank.
     const MicroBatch* mb = &plan.micro_batches[0];
     PlanLimits own = limits_at(limits, group_capacity(limits, mb->first_rank, cp_size));
     int ring_size = cp_size / mb->ulysses_size;

@@ -1,16 +1,15 @@
 // zeppelin.c - Zeppelin (arXiv 2509.21841, EuroSys 2026) as a published planner: zones of lengths, rings as wide as
-// their zone, routing over all NICs, remapping of tokens for linear modules. A reconstruction: no code of it is public.
+// their zone, routing over all NICs, remapping of tokens for linear modules. It is a reconstruction: no code is public.
 //
-// Zones. A document is worth cutting where its attention takes at least as long as its communication:
+// Zones. A document is worth cutting if its attention takes at least as long as its communication:
 //   quadratic(d) s^2 >= communication(d, s),  d one node for the zone inside, two for the zone across, which is routed.
-// Micro-batches. Documents on the same window share a micro-batch, longest first, as many as the capacity of its ranks
-// takes; the rest goes to further micro-batches. Ranks work through what is across nodes, then inside, then local.
-// Every cut document is a ring; only those for which ring documents have run out (PlanLimits.max_ring_docs) share
-// heads. There is no barrier between its rounds, so all micro-batches are one list without any. Routing and remapping
-// are the engine's, for any plan (plan/step/remap.h, plan/cost/cost.h). For where zones begin, communication across
-// nodes is taken at the routed over the direct time of as many NICs as ranks, at the best number of proxies. A
-// published machine's bandwidths are those of an all-to-all, which uses all NICs already: there this flatters Zeppelin.
-// It knows one capacity, that of the ranks that hold least.
+// Micro-batches. Documents on the same window share a micro-batch, longest first, as many as its ranks hold; the rest
+// goes to further micro-batches. Ranks work on micro-batches across nodes first, then inside, then local ones. Every
+// cut document is a ring; documents beyond PlanLimits.max_ring_docs share heads. There is no barrier between rounds, so
+// all micro-batches are one list. Routing and remapping are the engine's, for any plan (plan/step/remap.h,
+// plan/cost/cost.h). The zones scale communication across nodes by the routed over the direct time of as many NICs as
+// ranks, at the best number of proxies. A published machine's bandwidths are those of an all-to-all, which uses all
+// NICs already, so this flatters Zeppelin there. It knows one capacity, the least.
 #include "plan/published/published.h"
 
 #include <limits.h>
@@ -21,17 +20,17 @@ double zeppelin_routed(int proxies, int nics, double inside) {
 
 // ---- what the machine says
 
-// All all-to-alls of a token on all d ranks of a published machine.
+// The ms of all all-to-alls of a token on all d ranks of a published machine.
 static double token_ms(const Cost* cost, int d) { return cost->link_scale * published_ms(cost, d, cost->token_bytes); }
 
-// In Zeppelin's favour rings hide so much under attention that on a published machine they cost what all-to-alls do.
+// A ring costs what all-to-alls do on a published machine: that favours Zeppelin, as if attention hid the rest.
 static GroupCost ring(const Setting* setting, int cp_size) {
     GroupCost g = cost_group(&setting->cost, &setting->limits, 0, cp_size, 1);
     if (setting->cost.n_groups > 0 && cp_size > 1) g.link_linear = token_ms(&setting->cost, cp_size) / cp_size;
     return g;
 }
 
-// ms of a byte that goes far inside a node, or among ranks of several, in one unit for both; 0: not known.
+// The ms of a byte inside a node, or among ranks of several, in one unit for both; 0: not known.
 static double byte_ms(const Setting* setting, int ranks) {
     const Cost* cost = &setting->cost;
     if (cost->n_groups > 0) return token_ms(cost, ranks);
@@ -48,7 +47,7 @@ double zeppelin_across_scale(const Setting* setting) {
     return least;
 }
 
-// The least length whose computing in this ring takes as long as its communication.
+// The least length whose attention in this ring takes as long as its communication.
 static int worth_cutting(const GroupCost* g, double scale) {
     int low = 0, high = INT_MAX;  // too short, long enough
     while (high - low > 1) {
@@ -87,18 +86,18 @@ ZeppelinZones zeppelin_zones(const Setting* setting, double scale) {
 // over. What falls into a zone so is cut over all nodes, or all ranks of its node. Thresholds only fall, so this
 // ends, at worst with every document on all ranks. What finds no room even so goes to further rounds.
 
-// A node, or a rank of one. Work and tokens are of each of its ranks.
+// A node, or a rank of one. Work and tokens are those of each of its ranks.
 typedef struct Bin {
     int ranks;
     double work, tokens;
 } Bin;
 
-// Documents and where they go: on level 1 to nodes, on level 2 those of one node to its ranks.
+// Documents and their bins: level 1 deals them to nodes, level 2 those of one node to its ranks.
 typedef struct Level {
     const PlanLimits* limits;
     int of_nodes, n_bins, n;
     Bin* bins;
-    double room, work, tokens;  // of a rank: that it has, and what lies there from the beginning
+    double room, work, tokens;  // a rank's room, and what it has from the beginning
     const int* sorted;          // (n) lengths of the documents, the longest first
     int *first, *width;         // (n) the bins of each
 } Level;
@@ -107,13 +106,13 @@ static int holds(const PlanLimits* limits, int s, int ranks) {
     return CEIL_DIV(s, ranks) <= limits->capacity && widest_ring_rank(s, ranks) <= limits->capacity;
 }
 
-// Whether a document is in the zone from threshold on, or has to be cut because a bin does not hold it.
+// Returns 1 if a document is in the zone from threshold on, or must be cut because a bin does not hold it.
 static int is_cut(const Level* l, int s, int threshold) {
     return s >= threshold || !holds(l->limits, s, l->bins[0].ranks);
 }
 
-// Puts a document on the window of `width` bins with the least maximum of work, or by_tokens, among those that hold it
-// and have room for it, or beyond_room. Returns its first bin, -1 where there is none.
+// Puts a document on the window of `width` bins with the least maximum of work, or of tokens (by_tokens), among those
+// that hold it and have room (or beyond_room). Returns its first bin, -1 for none.
 static int put(const Level* l, int s, int width, int by_tokens, int beyond_room) {
     double least = 0, work = 0;
     int best = -1, ranks = 0;
@@ -138,7 +137,7 @@ static int put(const Level* l, int s, int width, int by_tokens, int beyond_room)
     return best;
 }
 
-// The same on at least *width bins, if need be beyond their room; *width becomes how many. All together hold it.
+// The same on at least *width bins, if need be beyond their room; sets *width. All bins together hold the document.
 static int put_cut(const Level* l, int s, int* width) {
     int least = *width, at = -1;
     for (int beyond_room = 0; beyond_room < 2 && at < 0; beyond_room++)
@@ -146,7 +145,7 @@ static int put_cut(const Level* l, int s, int* width) {
     return at;
 }
 
-// ceil(part / (all / bins)), 1 to bins: how many bins a part of all takes.
+// The number of bins that a part of all takes: ceil(part / (all / bins)), from 1 to bins.
 static int bins_of(double part, double all, int bins) {
     double share = part * bins / all;
     if (share >= bins) return bins;
@@ -154,9 +153,9 @@ static int bins_of(double part, double all, int bins) {
     return MAX(whole + (whole < share), 1);
 }
 
-// One pass with this threshold, which may have fallen from `crossing`. Whether all documents found room.
+// Makes one pass with this threshold, which may have fallen from `crossing`. Returns 1 if all documents found room.
 static int assign(const Level* l, int threshold, int crossing) {
-    double tokens = 0, work = 0;  // of those that are cut
+    double tokens = 0, work = 0;  // of the documents that are cut
     for (int b = 0; b < l->n_bins; b++) l->bins[b].work = l->work, l->bins[b].tokens = l->tokens;
     for (int i = 0; i < l->n; i++) {
         double s = l->sorted[i];
@@ -186,7 +185,7 @@ static int settle(const Level* l, int crossing) {
     return threshold;
 }
 
-// Documents of one node to its ranks; those cut across nodes get their windows. The threshold. whole: scratch (2 n).
+// Deals a node's documents to its ranks; those cut across nodes get their windows. Returns the threshold. whole (2 n).
 static int settle_node(ZeppelinWindow* windows, Level* ranks, const Level* nodes, int node, int crossing, int* whole) {
     int first_rank = node * nodes->limits->node_size, *lengths = whole + nodes->n;
     ranks->sorted = lengths;
@@ -233,7 +232,7 @@ int zeppelin_partition(ZeppelinWindow* windows, ZeppelinZones* zones, const int*
                         "try --capacity %lld or more ranks",
                         documents[i], sorted[i], limits->ranks, longest_fitting(limits, sorted[i], 1, limits->ranks),
                         limits->capacity, (long long)capacity_for(limits, sorted[i], 1, limits->ranks));
-    // One node has nothing to cut across with.
+    // One node alone cuts nothing across nodes.
     zones->across = settle(&nodes, n_nodes == 1 ? INT_MAX : zones->across);
     zones->inside = MIN(inside, zones->across);
     for (int b = 0; b < n_nodes; b++)
@@ -250,13 +249,13 @@ typedef struct Zeppelin {
 } Zeppelin;
 
 typedef struct Scratch {
-    int *documents, *sorted;  // (n) the longest first, their lengths
+    int *documents, *sorted;  // (n) the longest first; their lengths
     int *mb_of, *room;        // (n)
     ZeppelinWindow* windows;  // (n)
     int* ring_docs;           // (ranks)
 } Scratch;
 
-// Micro-batches of all windows, queue by queue; a document joins the first micro-batch of its window that has room.
+// Makes the micro-batches of all windows, queue by queue. A document joins the first of its window that has room.
 static void make_micro_batches(Plan* plan, Scratch* x, const PlanLimits* limits) {
     for (ZeppelinQueue queue = 0; queue < N_QUEUES; queue++)
         for (int i = 0, first = plan->n_micro_batches; i < plan->n_docs; i++) {
@@ -278,7 +277,7 @@ static void make_micro_batches(Plan* plan, Scratch* x, const PlanLimits* limits)
     plan_fill(plan, x->documents, x->mb_of);
 }
 
-// Micro-batches beyond the documents that rings may have become ulysses groups.
+// Turns micro-batches into ulysses groups once rings have their most documents.
 static int limit_rings(Plan* plan, Scratch* x, const int* lengths, const PlanLimits* limits, Err err) {
     memset(x->ring_docs, 0, sizeof(int) * (size_t)limits->ranks);
     for (int i = 0; i < plan->n_micro_batches; i++) {
