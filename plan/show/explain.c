@@ -1,5 +1,5 @@
-// explain.c - a plan as text: what runs where, what its time consists of, how far it is from the bound, which searches
-// came to less good plans, and what other planners make of the same documents.
+// explain.c - prints a plan as text: what runs where, the parts of its time, its distance to the bound, the searches
+// that found worse plans, and other planners' plans for the same documents.
 #include "plan/show/explain.h"
 
 #include "plan/base/terminal.h"
@@ -11,7 +11,7 @@ static double percent(double part, double whole) { return whole > 0 ? 100 * part
 typedef struct GroupSum {
     int micro_batches, docs, longest;
     int64_t tokens;
-    double rank_ms;  // time of its micro-batches times their ranks, of a pass an equal part each
+    double rank_ms;  // time of its micro-batches times their ranks; a pass's divides equally
 } GroupSum;
 
 static GroupSum sum_groups(const Shown* shown, const int* lengths, int cp_size, int ulysses_size) {

@@ -24,7 +24,7 @@ typedef struct ShownStages {
     int n;  // 0: no pipeline
     const ShownStage* stage;
     double makespan, bubble;
-    const char* logged;  // a line of log.jsonl: a step of such a pipeline that was measured; NULL: there is none
+    const char* logged;  // a line of log.jsonl: a measured step of such a pipeline; NULL: none
 } ShownStages;
 
 typedef struct Explained {
@@ -38,15 +38,15 @@ typedef struct Explained {
     ShownStages stages;
 } Explained;
 
-// The chosen plan (micro-batches by cp size and kind, tokens, time), its makespan by term, bounds and gap, searches
-// that were rejected and why, the others beside it.
+// Prints the chosen plan (micro-batches by cp size and kind, tokens, time), its makespan by term, bounds and gap, the
+// rejected searches and why, and the other plans.
 void explain_text(FILE* out, const Explained* x);
-// One HTML file that needs nothing else. 0, or -1 when it could not be written.
+// Writes one HTML file that needs nothing else. 0, or -1 if it could not be written.
 int explain_page(FILE* out, const Explained* x);
 
-// ---- what all pages of this program have in common: one file of HTML that needs nothing else, in it objects of JSON,
-// one a line, and scripts that draw them. Styles and scripts are files of their own, which the build turns into
-// strings: plan/show/page.js is plan_show_page_js.
+// ---- all pages of this program are one file of HTML that needs nothing else. It has objects of JSON, one a line, and
+// scripts that draw them. Styles and scripts are files of their own, which the build turns into strings:
+// plan/show/page.js is plan_show_page_js.
 //
 //   page_begin(out, style);      up to where the data stand
 //   ...                          the lines: JSON without '<', as page_string and page_line write it
@@ -54,7 +54,7 @@ int explain_page(FILE* out, const Explained* x);
 
 void page_begin(FILE* out, const char* style);
 void page_end(FILE* out, const char* script);
-// A string as JSON: quotes, backslashes, controls, and < so that nothing ends the element that it stands in.
+// Writes a string as JSON. It escapes quotes, backslashes, controls, and <, so that nothing ends the element around it.
 void page_string(FILE* out, const char* text);
-// A line of JSON that others wrote, as it is but for '<', which in JSON stands in strings only.
+// Writes a line of others' JSON as it is, except that it escapes '<', which JSON has in strings only.
 void page_line(FILE* out, const char* text, size_t n);

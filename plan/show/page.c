@@ -1,4 +1,4 @@
-// page.c - pages: the frame of all, and a plan as the data of one, which explain.js draws.
+// page.c - the frame of all pages, and a plan as the data of one, which explain.js draws.
 #include "plan/show/explain.h"
 #include "plan/base/text.h"
 
@@ -43,9 +43,9 @@ void page_line(FILE* out, const char* text, size_t n) {
     fputc('\n', out);
 }
 
-// ---- the data of the page: a line, in which lists of numbers are what explain.js takes them for
+// ---- the data of the page: a line, whose lists of numbers explain.js knows by position
 
-// [first rank, cp size, kind, start, end, communication, [lengths of its documents], place in the pass, how many there]
+// Writes [first rank, cp size, kind, start, end, communication, [documents' lengths], place in the pass, number there].
 static void put_micro_batch(FILE* out, const Explained* x, const Shown* s, int i) {
     const MicroBatch* mb = &s->plan.micro_batches[i];
     fprintf(out, "%s[%d,%d,%d,%.6g,%.6g,%.6g,[", i ? "," : "", mb->first_rank, mb->cp_size, (int)cp_kind(mb),
