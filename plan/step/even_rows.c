@@ -34,7 +34,7 @@ static int lightest_first(const void* a, const void* b) {
     return x->work != y->work ? (x->work > y->work) - (x->work < y->work) : x->micro_batch - y->micro_batch;
 }
 
-// A rank's rows and documents. Returns whether it shares nothing, and each row is a pass.
+// Lists a rank's rows and documents. Returns 1 if it shares nothing and each row is a pass.
 static int list_rows(EvenRows* x, int rank) {
     int alone = 1;
     x->n_docs = x->n_rows = 0;
@@ -52,7 +52,7 @@ static int list_rows(EvenRows* x, int rank) {
     return alone;
 }
 
-// 0: a document finds no room.
+// Deals a rank's documents to its rows. 0: a document finds no room.
 static int deal(EvenRows* x, int rank) {
     int64_t capacity = rank_capacity(x->limits, rank);
     qsort(x->docs, (size_t)x->n_docs, sizeof *x->docs, longest_first);
@@ -68,7 +68,7 @@ static int deal(EvenRows* x, int rank) {
     return 1;
 }
 
-// The rows from light to heavy, in the order of the micro-batches, which is that of their rounds.
+// Makes a rank's rows even, and puts them from light to heavy into its micro-batches, which are in the order of rounds.
 static void even_rank(EvenRows* x, int rank) {
     if (!list_rows(x, rank) || x->n_rows < 2) return;
     for (int i = 0; i < x->n_rows; i++) x->order[i] = x->rows[i].micro_batch;

@@ -1,28 +1,28 @@
 // flex.c - plan_flex: groups of unlike cp sizes for every step, by a search over target times.
 //
-// Bounds.alone says what no plan can beat whose passes have one micro-batch. A guess (packer.c) packs all documents to
-// end before a target; targets rise from there in growing steps until one is met, then bisection looks for the least
-// that is. Where documents are few or micro-batches dear, the search is repeated in other ways: with the fullest ranks
-// first, and with groups of 8 ranks and multiples, which help where single ranks cannot be filled evenly. A plan within
-// 0.3 % of the bound ends the search.
+// No plan whose passes have one micro-batch beats Bounds.alone. A guess (packer.c) packs all documents to end before a
+// target; targets rise from there in growing steps until one is met, then bisection finds the least that is. If
+// documents are few or micro-batches dear, the search is repeated in other ways: with the fullest ranks first, and with
+// groups of 8 ranks and multiples, which help if single ranks cannot be filled evenly. A plan within 0.3 % of the bound
+// ends the search.
 //
-// What people wait for is the whole step (plan/cost/weights.h). Passes run in the order, as they were found or
-// reversed, in which it takes least (order.c). Beside a step that is 1.5 % or more above the bound the best single cp
-// size is looked at (plan_adaptive), and a plan made for rounds, which ends with full rows on all ranks.
+// People wait for the whole step (plan/cost/weights.h). Passes run in the order, as found or reversed, in which it
+// takes least (order.c). If a step is 1.5 % or more above the bound, the best single cp size is tried, too
+// (plan_adaptive), and a plan made for rounds, which ends with full rows on all ranks.
 //
-// The number of guesses is bounded, time plays no part in decisions, and sums run in one order: the same plan on every
-// rank.
+// The number of guesses is bounded, time plays no part in decisions, and sums run in one order, so every rank makes the
+// same plan.
 #include <math.h>
 
 #include "plan/step/packer.h"
 
 static const double good_enough = 1.003;      // of the bound
-static const double resolution = 1.0015;      // of the target, where bisection ends
-static const double dear_micro_batch = 0.01;  // of the bound: from here on other ways and plans for rounds are worth it
-static const double dear_start = 1.03;        // of the bound: the first target then, for hardly ever is less met
-static const double widest_target = 64;       // of the bound, where a search gives up
-static const double poor = 1.015;             // of the bound: from here on other kinds of plans are looked at as well
-static const double very_poor = 1.05;         // the same where documents are many
+static const double resolution = 1.0015;      // of the target: bisection ends there
+static const double dear_micro_batch = 0.01;  // of the bound: from here on other ways and plans for rounds pay
+static const double dear_start = 1.03;        // of the bound: the first target then, as less is hardly ever met
+static const double widest_target = 64;       // of the bound: a search gives up there
+static const double poor = 1.015;             // of the bound: from here on other kinds of plans are tried, too
+static const double very_poor = 1.05;         // the same for many documents
 enum { BISECTIONS = 8, MANY = 2048 };
 
 const char* const flex_try_names[FLEX_TRY_KINDS] = {"", "the best single cp size", "cut into rounds afterwards",
@@ -35,7 +35,7 @@ typedef struct Scratch {
     Arena* arena;
 } Scratch;
 
-// Whether every document is held by some group that planners use.
+// Checks that some group that planners use holds every document. 0, or -1 with words.
 static int check_held(const Scratch* x, const Packer* packer, Err err) {
     memset(x->groups.ulysses_sizes, 0, sizeof(int) * ((size_t)packer->ranks + 1));
     for (int i = 0; i < packer->n_sizes; i++) {
@@ -68,8 +68,8 @@ static int try_target(Packer* packer, Best* b, Prediction* f, PackWay way, doubl
     return makespan <= target;
 }
 
-// The least target that a way meets, between what is good enough and what was met before. Most that was met before is
-// hard to beat: steps below it grow from a small one. Without, targets rise by growing steps.
+// Searches for the least target that a way meets, from good enough to what was met before. The latter is hard to beat,
+// so steps below it grow from a small one. If nothing was met, targets rise by growing steps.
 static void search_way(Packer* packer, Best* b, Prediction* f, PackWay way) {
     double aim = b->aim, low = aim, first = way.levels ? dear_start : good_enough;
     if (b->makespan < INFINITY) {
@@ -119,27 +119,27 @@ static void search_all(Packer* packer, Best* b, Prediction* f) {
 
 // ---- the plan
 
-// Packs the best guess again, unless it was the last. Documents of a micro-batch stand in the order of their lengths.
+// Packs the best guess again, unless it was the last. A micro-batch's documents are in the order of their lengths.
 static void write_plan(Plan* plan, const Scratch* x, Packer* packer, const Best* b) {
     if (!b->is_last) pack(packer, x->all, packer->n, 0, b->way, b->target);
     plan->n_micro_batches = plan->n_rounds = 0;
     packer_write(packer, plan, x->all, packer->n, x->order, 0);
 }
 
-// Where documents are many a search for rounds takes longer than a step may gain by it.
+// Returns 1 if other plans are worth a try. With many documents a search for rounds takes longer than a step may gain.
 static int is_poor(const Prediction* f, int n) {
     double shown = f->bounds.step - f->bounds.beside;  // in any plan
     return f->step > (n > MANY ? very_poor : poor) * f->bounds.alone + shown;
 }
 
-// The plan, of another search, and what it takes have taken the place of what was chosen.
+// Notes that the plan, of another search, has replaced the chosen one.
 static void choose(Prediction* f, FlexTryKind kind, const Plan* plan) {
     for (int i = 0; i < f->n_tries; i++) f->tries[i].chosen = 0;
     if (f->n_tries < FLEX_TRIES)
         f->tries[f->n_tries++] = (FlexTry){kind, 1, f->bounds.alone, f->makespan, plan->n_micro_batches, 1};
 }
 
-// The best single cp size instead, where guesses found nothing (makespan infinite) or more than it takes.
+// Takes the best single cp size instead if guesses found nothing (makespan infinite) or a longer step.
 static void try_adaptive(Plan* plan, Prediction* f, Scratch* x, const int* lengths, int n, const Setting* setting) {
     Plan by_one;
     Prediction other;
@@ -149,8 +149,8 @@ static void try_adaptive(Plan* plan, Prediction* f, Scratch* x, const int* lengt
     choose(f, FLEX_ADAPTIVE, plan);
 }
 
-// A plan made for rounds instead, where the step takes less. What the guesses came to is of no use where there are
-// rounds.
+// Takes a plan made for rounds instead if its step takes less. If the setting has rounds, the guesses' results are of
+// no use.
 static int try_rounds(Plan* plan, Prediction* f, Scratch* x, Packer* packer, const int* lengths, Err err) {
     const Setting* setting = packer->setting;
     Prediction other = *f;
@@ -163,7 +163,7 @@ static int try_rounds(Plan* plan, Prediction* f, Scratch* x, Packer* packer, con
     int found = plan_rounds(plan, packer, x->order, f->step, x->arena, err);
     if (found < 0 || (found && predict_time(&other, plan, lengths, setting, x->arena, err) < 0)) return -1;
     if (!found) return 0;
-    if (other.step > f->step * (1 + 1e-12)) {  // of equal ones the one made for rounds, whose sum is known
+    if (other.step > f->step * (1 + 1e-12)) {  // of equal plans the one for rounds wins: its sum is known
         plan_copy(plan, &kept);
         return 0;
     }
@@ -192,7 +192,7 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
     if (check_held(&x, &packer, err) < 0) return -1;
     if (bounds_of(&prediction->bounds, x.sorted, n, &in_order, arena, err) < 0) return -1;
     if (n == 0) return arena_reset(arena, mark), 0;
-    Setting freely = in_order;  // the plan that is cut into rounds is the one that free ranks get
+    Setting freely = in_order;  // the plan cut into rounds is that of free ranks
     Bounds aim = prediction->bounds;
     freely.rounds = 0;
     if (setting->rounds && bounds_of(&aim, x.sorted, n, &freely, arena, err) < 0) return -1;
@@ -218,8 +218,8 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
                 n, limits->ranks, limits->capacity, limits->max_ring_docs);
 }
 
-// Counted by hand: plan_flex holds 340 bytes a document when merging takes 150 and rounds take 130 more, and a
-// packing's tree has up to 2^16 leaves of 16 bytes beside as many counts.
+// The bytes are counted by hand: plan_flex holds 340 a document when merging takes 150 and rounds take 130 more. A
+// packing's tree has up to 2^16 leaves of 16 bytes, and as many counts.
 size_t planning_bytes(int n, const PlanLimits* limits) {
     return (size_t)n * 512 + (size_t)limits->ranks * 1024 + ((size_t)2 << 20);
 }

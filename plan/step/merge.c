@@ -1,16 +1,16 @@
-// merge.c - what a plan takes; and which micro-batches of a free plan go into passes together, where that is no slower
-// in the cost model.
+// merge.c - predicts a plan's time, and joins micro-batches of a free plan into passes if that is no slower in the cost
+// model.
 //
 // A local micro-batch in the pass of a shared one hides its exchange, and saves the fixed cost of a pass of its own;
 // but ranks that share documents wait for each other in every layer, so that one local micro-batch is best matched by
-// one on each of the other ranks. For each shared micro-batch, those with the longest exchange first, every rank that
-// has one brings the local micro-batch with most attention that fits the pass; the plan is played, and what makes it
-// longer is undone. Then local micro-batches of a rank are put together where limits allow: nobody else waits for them.
+// one on each of the other ranks. For each shared micro-batch, the longest exchange first, every rank brings its local
+// micro-batch with most attention that fits the pass, if any. The plan is played, and undone if it is longer. Then
+// local micro-batches of a rank join as far as limits allow, because nobody else waits for them.
 #include <stdlib.h>
 
 #include "plan/step/flex.h"
 
-// ---- what a plan takes
+// ---- the time of a plan
 
 static int ascending(const void* a, const void* b) {
     const Keyed *x = (const Keyed*)a, *y = (const Keyed*)b;
@@ -20,7 +20,7 @@ static int ascending(const void* a, const void* b) {
 
 void sort_keyed(Keyed* list, int n) { qsort(list, (size_t)n, sizeof(Keyed), ascending); }
 
-// Radix sort.
+// This is a radix sort.
 void sort_longest_first(int* order, int* sorted, const int* lengths, int n) {
     enum { BITS = 11, BINS = 1 << BITS };
     int longest = 0, begin[BINS];
@@ -103,7 +103,7 @@ int plan_tidy(Plan* plan, int node_size, Arena* arena, Err err) {
     return 0;
 }
 
-// Plays of the whole plan, at most, and micro-batches in all of them together.
+// The most plays of the whole plan, and the most micro-batches in all of them together.
 enum { MOST_PLAYS = 64 };
 static const double most_played = 1e5;
 
@@ -113,8 +113,8 @@ typedef struct Merge {
     const Setting* setting;
     Arena* arena;
     PassLoad* loads;    // (ranks) of the pass at hand
-    char* may_join;     // (n_micro_batches) a local micro-batch that has joined no pass so far
-    int *first, *next;  // (ranks), (n_micro_batches) the local micro-batches of a rank, -1 behind the last
+    char* may_join;     // (n_micro_batches) 1: a local micro-batch that has joined no pass so far
+    int *first, *next;  // (ranks), (n_micro_batches) a linked list of each rank's local micro-batches, -1 ends it
     double* work;       // (n_micro_batches) ms of attention of local ones
     int* rounds;        // (n_micro_batches) before a try
 } Merge;
@@ -125,7 +125,7 @@ static int load_pass(Merge* x, int i) {
 
 static int fits(const Merge* x, int rank) { return load_fits(&x->loads[rank], &x->setting->limits, rank); }
 
-// Of the rank, beside what its load has; -1: none.
+// The rank's local micro-batch with most attention that fits beside its load; -1: none.
 static int best_local(Merge* x, int rank) {
     int best = -1;
     for (int i = x->first[rank]; i >= 0; i = x->next[i]) {
@@ -144,7 +144,7 @@ static int play(const Merge* x, Timeline* timeline, Err err) {
     return failed;
 }
 
-// Takes what the merging needs, and finds the local micro-batches of each rank.
+// Takes memory for merging, and finds the local micro-batches of each rank.
 static Merge open_merge(Plan* plan, const int* lengths, const Setting* setting, Arena* arena) {
     int n = plan->n_micro_batches, ranks = plan->ranks;
     Merge x = {.plan = plan,
@@ -168,7 +168,7 @@ static Merge open_merge(Plan* plan, const int* lengths, const Setting* setting, 
     return x;
 }
 
-// Local micro-batches of its ranks join shared micro-batch i. Returns how many.
+// Lets local micro-batches of its ranks join shared micro-batch i. Returns how many do.
 static int bring_locals(Merge* x, int i) {
     const MicroBatch* mb = &x->plan->micro_batches[i];
     int joined = 0;
@@ -190,7 +190,7 @@ static void keep_or_undo(Merge* x, int keep) {
     }
 }
 
-// Local micro-batches of a rank that have joined none, into as few passes as the next one fits.
+// Joins each rank's other local micro-batches: one joins the pass before as long as it fits.
 static void join_locals(Merge* x) {
     for (int r = 0; r < x->plan->ranks; r++) {
         int first = -1;
@@ -209,14 +209,14 @@ static void join_locals(Merge* x) {
     }
 }
 
-// Of the timeline only makespan, critical and shares are left.
+// Merges as the head of this file says. Of the timeline only makespan, critical and shares stay valid.
 static int merge(Plan* plan, Timeline* timeline, const int* lengths, const Setting* setting, Arena* arena, Err err) {
     int n = plan->n_micro_batches, n_shared = 0;
     Setting freely = *setting;
     freely.rounds = freely.weights.layers = 0;  // makespans are compared
     if (plan_set_rounds(plan, arena, err) < 0) return -1;
     Merge x = open_merge(plan, lengths, &freely, arena);
-    Keyed* shared = TAKE(arena, Keyed, n);  // by the tokens of a rank: of more the exchange is the longer
+    Keyed* shared = TAKE(arena, Keyed, n);  // by tokens of a rank: with more the exchange is longer
     if (arena_check(arena, err) < 0 || play(&x, timeline, err) < 0) return -1;
     for (int i = 0; i < n; i++) {
         const MicroBatch* mb = &plan->micro_batches[i];

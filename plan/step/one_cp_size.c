@@ -1,23 +1,23 @@
-// one_cp_size.c - one cp size for all documents of the step: plan_static, the baseline, has it from the user or takes
+// one_cp_size.c - one cp size for all documents of the step. plan_static, the baseline, has it from the user or takes
 // the least that holds the longest document; plan_adaptive chooses it anew for every step.
 //
 // The ranks are cut into ranks / cp size groups; the rest stays idle. Documents go into rows by best-fit decreasing,
-// twice. First into rows as full as a group allows: this says how many rows a group runs, k. Then into rows as even as
+// twice. The first rows are as full as a group allows, which gives the rows of a group, k. The second are as even as
 // this number allows: of total / (groups k) tokens, raised by 1/32 at a time until there are at most groups k rows.
-// Rows are dealt to the groups, the heaviest first, each to the group with the least work so far.
+// Rows go to the groups, the heaviest first, each to the group with the least work so far.
 //
-// Groups that hold as much are a class. Where there are several, documents are dealt to classes first, the longest
-// first, each to one that holds it, of these to the one whose groups have the least work so far. Every group has the k
-// of the class that needs most: then ranks that go in rounds have as much to do in each.
+// Groups of equal capacity are a class. With several classes, documents go to classes first, the longest first, each to
+// one that holds it and whose groups have the least work so far. Every group has the k of the class that needs most, so
+// that ranks in rounds have equally many.
 #include <math.h>
 
 #include "plan/step/flex.h"
 #include "plan/value/pack.h"
 
-// Groups that hold as much, and their documents.
+// A class: groups of equal capacity, and their documents.
 typedef struct Class {
-    int first, n;           // of Scratch.groups
-    int first_doc, n_docs;  // of Scratch.docs
+    int first, n;           // part of Scratch.groups
+    int first_doc, n_docs;  // part of Scratch.docs
     int64_t room;           // tokens of a ring rank
     double load;
 } Class;
@@ -25,7 +25,7 @@ typedef struct Class {
 typedef struct Scratch {
     const PlanLimits* limits;
     const int* lengths;
-    int* widest;           // (n) tokens that a document takes of a ring rank
+    int* widest;           // (n) tokens that a document takes on a ring rank
     GroupChoices choices;  // of every cp size
     int cp_size, ulysses_size;
     Keyed* groups;   // (ranks) those that hold most first
@@ -42,8 +42,8 @@ typedef struct Scratch {
 
 // ---- the cp size and how it is divided
 
-// Ranks that share heads in groups of `cp size`, 0 where this kind cannot be. Groups begin at multiples of the cp size,
-// so runs of `ulysses_size` ranks stay inside nodes where ulysses_size divides node_size.
+// Returns how many ranks share heads in groups of cp_size; 0: this kind cannot be. Groups begin at multiples of
+// cp_size, so runs of `ulysses_size` ranks stay inside nodes if it divides node_size.
 static int choose_ulysses_size(const PlanLimits* limits, int cp_size, CpChoice kind) {
     if (kind == CP_CHOICE_RING) return 1;
     if (kind == CP_CHOICE_ULYSSES) return cp_size <= limits->kv_heads ? cp_size : 0;
@@ -54,7 +54,7 @@ static int choose_ulysses_size(const PlanLimits* limits, int cp_size, CpChoice k
     return common_divisor(cp_size, node, limits->kv_heads);
 }
 
-// Of the group of so many ranks that holds most.
+// The capacity of the group of cp_size ranks that holds most.
 static int widest_group(const PlanLimits* limits, int cp_size) {
     int widest = limits->capacity;
     for (int first = 0; first + cp_size <= limits->ranks && limits->capacities; first += cp_size)
@@ -67,7 +67,7 @@ static int64_t room_of(const Scratch* x, int capacity) {
     return ring_rank_capacity(&own, x->ulysses_size);
 }
 
-// Fills widest; the number of the longest document among those that do not fit, -1 when all do.
+// Fills widest. Returns the number of the longest document that does not fit, -1 if all do.
 static int measure(const Scratch* x, int n, int64_t most) {
     int worst = -1;
     for (int i = 0; i < n; i++) {
@@ -126,7 +126,7 @@ static void find_classes(Scratch* x) {
     }
 }
 
-// Of the classes that hold a document, which begin with the first.
+// The class with the least work among those that hold a document; these begin with the first.
 static int least_loaded(const Scratch* x, int doc) {
     int best = 0;
     for (int c = 1; c < x->n_classes && x->widest[doc] <= x->classes[c].room; c++)
@@ -134,7 +134,7 @@ static int least_loaded(const Scratch* x, int doc) {
     return best;
 }
 
-// Fills docs, doc_lengths and takes; of each class in the order of the step.
+// Fills docs, doc_lengths and takes class by class, each in the order of the step.
 static int share_documents(Scratch* x, int n, Err err) {
     ArenaMark mark = arena_mark(x->arena);
     int *order = TAKE(x->arena, int, n), *sorted = TAKE(x->arena, int, n), *class_of = TAKE(x->arena, int, n);
@@ -160,13 +160,13 @@ static int share_documents(Scratch* x, int n, Err err) {
 
 // ---- rows
 
-// Rows of documents that take at most `room` tokens of a ring rank together. room is at least what any document takes.
+// Packs a class into rows that take at most `room` tokens of a ring rank. room is at least what any document takes.
 static int pack(Scratch* x, const Class* c, int64_t room, Err err) {
     arena_reset(x->arena, x->unpacked);
     return pack_rows(&x->rows, x->takes + c->first_doc, c->n_docs, room, x->arena, err);
 }
 
-// Tokens of all documents of a class; *longest: the most that one takes.
+// The tokens of all documents of a class on a ring rank; *longest: the most of one document.
 static int64_t sum_of(const Scratch* x, const Class* c, int64_t* longest) {
     int64_t total = 0;
     *longest = 1;
@@ -180,7 +180,7 @@ static int pack_full(Scratch* x, const Class* c, Err err) {
     return pack(x, c, MAX(MIN(c->room, total), 1), err);
 }
 
-// Into at most so many rows, if these hold the documents.
+// Packs a class into at most `rows` rows, if these hold the documents.
 static int pack_evenly(Scratch* x, const Class* c, int rows, Err err) {
     int64_t longest, total = sum_of(x, c, &longest), most = MAX(MIN(c->room, total), 1);
     for (int64_t room = MAX(longest, CEIL_DIV(total, rows));; room += CEIL_DIV(room, 32)) {
@@ -189,7 +189,7 @@ static int pack_evenly(Scratch* x, const Class* c, int rows, Err err) {
     }
 }
 
-// Rows become micro-batches, in the order in which they are dealt.
+// Deals the rows to groups; each becomes a micro-batch, in this order.
 static int deal(Plan* plan, Scratch* x, const Class* c, Err err) {
     int most_docs = x->ulysses_size < x->cp_size ? x->limits->max_ring_docs : plan->n_docs, doc = c->first_doc;
     for (int i = 0; i < x->rows.n; i++) {
@@ -260,24 +260,23 @@ int plan_static(Plan* plan, int64_t step, const int* lengths, int n, const PlanL
 
 // ---- the best of all
 //
-// plan_static deals the documents at every cp size worth a try, the cost model plays what comes out, and the plan that
-// ends first is kept. Worth a try are the cp sizes that planners use (GroupCost.canonical) and that hold the longest
+// plan_static deals the documents at every cp size worth a try, the cost model plays the plan, and the one that ends
+// first is kept. The cp sizes worth a try are those that planners use (GroupCost.canonical) and that hold the longest
 // document.
 //
-// Before a cp size is tried it is bounded from below. Groups of speeds v run documents of S tokens and S2 tokens^2, no
-// token communicated faster than in messages of the best size:
+// Before a cp size is tried it is bounded from below. Groups of speeds v run documents of S tokens and S2 tokens^2, and
+// no token travels faster than in messages of the best size:
 //   makespan >= (quadratic S2 + per_token S + min v (communication S + micro-batch rows)) / sum v,
-// and no micro-batch is shorter than that of the longest document. Cp sizes are tried in the order of this bound: from
-// the first that is not below the best makespan on, none can win (but by a rounding), and the others cost nothing. A
-// group that a border of nodes cuts is bounded as if it were inside: links across are taken not to be the faster
-// ones.
+// and no micro-batch is shorter than that of the longest document. Cp sizes are tried in the order of this bound. From
+// the first that is not below the best makespan on, none can win (except by rounding), so they are not played. A group
+// that a border of nodes cuts is bounded as if it were inside, because links across should not be faster.
 
 typedef struct Work {
     double s2, tokens, seen;  // seen: by the longest, seen_tokens
     int longest;
 } Work;
 
-// Speeds of the groups of one cp size, as plan_static lays them out.
+// The speeds of the groups of one cp size, as plan_static lays them out.
 typedef struct Pace {
     double sum, least, most;
 } Pace;
@@ -304,7 +303,7 @@ static double bound_of_group(const GroupCost* g, const Work* work, const Pace* p
     return MAX(area / pace->sum, micro_batch);
 }
 
-// The least over every way to divide heads that plan_static may take. Negative: none holds the longest document.
+// The least bound over all ways to divide heads that plan_static may take. Negative: none holds the longest document.
 static double bound_of_cp_size(const Setting* setting, int cp_size, const Work* work) {
     PlanLimits own = limits_at(&setting->limits, setting->groups[cp_size].capacity);
     Pace pace = group_pace(setting, cp_size);
@@ -321,7 +320,7 @@ static double bound_of_cp_size(const Setting* setting, int cp_size, const Work* 
     return least;
 }
 
-// Cp sizes worth a try by their bounds, of equal bounds the narrower group first.
+// Lists the cp sizes worth a try by their bounds, among equals the narrower group first.
 static int list_candidates(Keyed* list, const Setting* setting, const Work* work) {
     int n = 0;
     for (int cp_size = setting->limits.ranks; cp_size > 0; cp_size--) {
@@ -363,7 +362,7 @@ int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* l
     }
     arena_reset(arena, mark);
     if (!made && below < INFINITY) return 1;
-    // Where none of these can be, either some other cp size can or this says why not.
+    // If none of these can be, some other cp size can, or this says why not.
     if (!made && plan_static(plan, step, lengths, n, limits, 0, setting->kind, arena, err) < 0) return -1;
     if (predict_plan(prediction, plan, lengths, setting, arena, err) < 0) return -1;
     if (plan_merge(plan, prediction, lengths, setting, arena, err) < 0) return -1;

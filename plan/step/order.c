@@ -1,8 +1,8 @@
-// order.c - in which order ranks run the passes of a plan, for the sake of the whole step: see flex.h.
+// order.c - the order in which ranks run the passes of a plan, for the shortest whole step: see flex.h.
 //
-// A plan and its reverse take as long by themselves. What hides weights and gradients differs: those under the first
-// and the last passes (plan/cost/weights.h). Searches put long documents first, which leaves short rows for the end;
-// the reverse ends with the long ones, in which all ranks may reduce gradients, if all are in the last round.
+// A plan and its reverse take equally long by themselves. But weights and gradients hide under the first and the last
+// passes (plan/cost/weights.h), which differ. Searches put long documents first, which leaves short rows for the end.
+// The reverse ends with the long ones, in which all ranks may reduce gradients, if all are in the last round.
 #include "plan/step/flex.h"
 
 static void swap(MicroBatch* a, MicroBatch* b) {
@@ -18,12 +18,12 @@ static void reverse(Plan* plan) {
 
 typedef struct Late {
     Plan* plan;
-    int *from, *listed;  // (n_rounds + 1), (n_micro_batches) micro-batches by round
-    int *next, *at;      // (ranks) the round of what comes behind; the number of a rank's pass in the round at hand
-    int* round;          // (n_micro_batches) of the passes of a round: as late as what comes behind allows
+    int *from, *listed;  // (n_rounds + 2), (n_micro_batches) micro-batches by round
+    int *next, *at;      // (ranks) the round of a rank's next pass; that of its pass in the round at hand
+    int* round;          // (n_micro_batches) the new rounds, as late as later passes allow
 } Late;
 
-// Micro-batches of a round that share a rank stay together, so the least of them counts for all.
+// Puts a round late. Its micro-batches that share a rank stay together, so the least round counts for all.
 static void put_late(Late* x, int first, int end) {
     for (int changed = 1; changed;) {
         changed = 0;
@@ -67,13 +67,13 @@ int plan_end_late(Plan* plan, Arena* arena, Err err) {
     return 0;
 }
 
-// How a rank's passes begin and end.
+// The ends of a rank's list of passes.
 typedef struct RankPasses {
-    int first, last, n;  // rounds; how many micro-batches
-    int alone;           // the one micro-batch of the pass that moves, of this rank alone; -1: there is none
+    int first, last, n;  // first, last: rounds; n: micro-batches
+    int alone;           // the one micro-batch of the first pass, of this rank alone; -1: none
 } RankPasses;
 
-// The first pass of a rank's list, where it is a local row, goes behind all others but the last.
+// Moves the first pass of a rank's list, if it is a local row, after all others except the last.
 static int move_first_rows(Plan* plan, Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
     int n = plan->n_micro_batches, ranks = plan->ranks;

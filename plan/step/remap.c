@@ -1,9 +1,9 @@
-// remap.c - which tokens of local micro-batches lie on other ranks of the node: see remap.h.
+// remap.c - chooses the tokens of local micro-batches that lie on other ranks of the node: see remap.h.
 //
 // A pass of a rank has tokens, whose linear work takes ms, and attention. Two layouts of a node's passes are drawn: one
-// of even tokens, which is best where attention is even, and one in which tokens make the ranks' times even. A rank
-// gives tokens of its longest local micro-batches. Each becomes a micro-batch of the ranks from the first to the last
-// that has tokens of it; those between that have none take no part in it.
+// of even tokens, which is best if attention is even, and one whose tokens make the ranks' times even. A rank gives
+// tokens of its longest local micro-batches. Each becomes a micro-batch of the ranks from the first to the last that
+// has tokens of it; ranks between without tokens take no part in it.
 #include "plan/step/remap.h"
 
 #include "plan/step/flex.h"
@@ -15,7 +15,7 @@ typedef enum Layout { AS_PLANNED, EVEN_TOKENS, EVEN_TIMES, N_LAYOUTS } Layout;
 // A rank's pass.
 typedef struct Part {
     int64_t tokens, local;  // local: those that it may give
-    int64_t target, left;   // tokens that it is to have; what it still has above them
+    int64_t target, left;   // tokens that it is to have; its surplus so far
     double other_ms;        // attention and exchanges
     int shared;             // micro-batches that it shares
 } Part;
@@ -26,13 +26,13 @@ typedef struct Remap {
     const Setting* setting;
     Arena* arena;
     int node_size, nodes;
-    Keyed* order;     // (n_micro_batches) by round; in a round those with most tokens first, so that few are cut
-    int* begin;       // (n_rounds + 1) of each round in it
+    Keyed* order;     // (n_micro_batches) by round; in one those with most tokens first, so that few are cut
+    int* begin;       // (n_rounds + 1) the start of each round in `order`
     Part* parts;      // (node_size)
     int64_t* given;   // (node_size, node_size) tokens from a rank to another
     PassLoad* loads;  // (ranks)
-    // Of the plan that is drawn: micro-batches, those that are remapped with more ranks than before; and their tokens
-    // on the ranks of their node (n_micro_batches, node_size).
+    // The drawn plan's micro-batches, remapped ones with more ranks than before, and their tokens on the ranks of their
+    // node (n_micro_batches, node_size).
     MicroBatch* drawn;
     int* shares;
 } Remap;
@@ -41,12 +41,12 @@ static int is_remapped(const Remap* x, int i) { return x->drawn[i].cp_size > x->
 
 static int node_ranks(const Remap* x, int node) { return MIN(x->node_size, x->plan->ranks - node * x->node_size); }
 
-// ms of a token of linear work on a rank.
+// The ms of a token of linear work on a rank.
 static double token_ms(const Remap* x, int rank) {
     return x->setting->cost.per_token / slowest_speed(x->setting, rank, 1);
 }
 
-// What micro-batch i means for ranks [first, first + n). 0, or -1 without memory.
+// Adds micro-batch i to the parts of ranks [first, first + n). 0, or -1 without memory.
 static int add_micro_batch(Remap* x, int i, int first, int n) {
     const MicroBatch* mb = &x->plan->micro_batches[i];
     int low = MAX(first, mb->first_rank), end = MIN(first + n, mb->first_rank + mb->cp_size);
@@ -66,8 +66,8 @@ static int add_micro_batch(Remap* x, int i, int first, int n) {
     return 0;
 }
 
-// As even as whole tokens allow, and as ranks hold that hold less; one more for the ranks that have most, of equals the
-// first.
+// Sets targets as even as whole tokens and capacities allow. Ranks that have most get one more; among equals the first
+// does.
 static void even_tokens(const Remap* x, int first, int n) {
     Part* parts = x->parts;
     int64_t total = 0;
@@ -89,8 +89,8 @@ static void even_tokens(const Remap* x, int first, int n) {
         if (parts[r].target < 0) parts[r].target = total / left;
 }
 
-// Targets: tokens with which ranks take at most `ms`, as far as each has tokens to give and room for others. Returns
-// their sum.
+// Sets targets with which ranks take at most `ms`, as far as each has tokens to give and room for others. Returns their
+// sum.
 static int64_t tokens_by(const Remap* x, int first, int n, double ms) {
     int64_t all = 0;
     for (int r = 0; r < n; r++) {
@@ -103,7 +103,7 @@ static int64_t tokens_by(const Remap* x, int first, int n, double ms) {
     return all;
 }
 
-// Tokens with which all ranks end at the least time by bisection; those beyond that time stay away from who gets some.
+// Sets targets with which all ranks end at the least time, by bisection. A surplus is taken off ranks that get some.
 static void even_times(const Remap* x, int first, int n) {
     enum { HALVES = 40 };
     double low = 0, high = 0;
@@ -124,7 +124,7 @@ static void even_times(const Remap* x, int first, int n) {
     }
 }
 
-// The rank with the most tokens above its target (sign 1) or below it (-1); -1 when there is none.
+// The rank with the most tokens above its target (sign 1) or below it (-1); -1: none.
 static int largest(const Part* parts, int n, int sign) {
     int best = -1;
     for (int r = 0; r < n; r++)
@@ -132,8 +132,8 @@ static int largest(const Part* parts, int n, int sign) {
     return best;
 }
 
-// The largest surplus over a target goes to the largest deficit, so the largest sender has few peers; that it ends
-// first is not certified. Zeppelin's solver is not published.
+// Sends the largest surplus over a target to the largest deficit, so the largest sender has few peers; nothing proves
+// that it ends first. Zeppelin's solver is not published.
 static void find_given(const Remap* x, int n) {
     Part* parts = x->parts;
     memset(x->given, 0, sizeof(int64_t) * (size_t)(x->node_size * x->node_size));
@@ -147,7 +147,7 @@ static void find_given(const Remap* x, int n) {
 
 // ---- which micro-batches lie where
 
-// The rank of micro-batch i, which has its tokens alone, gives some while it owes some.
+// Spreads micro-batch i: the one rank that has its tokens gives some while it owes some.
 static void spread(Remap* x, int i, int first, int n) {
     MicroBatch* mb = &x->drawn[i];
     int from = mb->first_rank - first, low = from, high = from, *share = x->shares + (size_t)i * (size_t)x->node_size;
@@ -183,7 +183,7 @@ static int lay_out(Remap* x, int round, int node, Layout layout) {
     return 0;
 }
 
-// Placement of micro-batch i, which is *mb of the drawn plan.
+// Sets the placement of micro-batch i, which is *mb of the drawn plan.
 static void place(const Remap* x, const Plan* to, const MicroBatch* mb, int i) {
     const MicroBatch* was = &x->plan->micro_batches[i];
     int kv_heads = x->setting->limits.kv_heads, attends = was->first_rank - mb->first_rank;
@@ -197,7 +197,7 @@ static void place(const Remap* x, const Plan* to, const MicroBatch* mb, int i) {
     for (int b = 0; b < mb->cp_size; b++) p.token_border[b + 1] = p.token_border[b] + share[b];
 }
 
-// The plan with these layouts (n_rounds, nodes), in the order of rounds, in memory of its own. Returns how many
+// Draws the plan with these layouts (n_rounds, nodes), in the order of rounds, in memory of its own. Returns how many
 // micro-batches are remapped, or -1.
 static int draw_plan(Remap* x, Plan* to, const Layout* layouts, Err err) {
     int n = x->plan->n_micro_batches, remapped = 0;
@@ -223,7 +223,7 @@ static int draw_plan(Remap* x, Plan* to, const Layout* layouts, Err err) {
 
 // ---- the choice
 
-// ms (n_rounds, nodes) at which each node ends each round, or without rounds all. Returns the makespan, or -1.
+// Sets ms (n_rounds, nodes) to each node's time of each round, without rounds to its end. Returns the makespan, or -1.
 static double play(const Remap* x, const Plan* plan, double* ms, Err err) {
     Timeline t;
     int in_rounds = x->setting->rounds || plan->has_barriers;
@@ -271,8 +271,8 @@ static Remap open_remap(Plan* plan, const int* lengths, const Setting* setting, 
     return x;
 }
 
-// Each layout everywhere, then in every node and round the one that ended soonest: the best of these plans in `to`.
-// Returns how many micro-batches it remaps, 0 where none is worth it, or -1.
+// Tries each layout everywhere, then in every node and round the one that ended soonest, and puts the best plan into
+// `to`. Returns how many micro-batches it remaps, 0 if none is worth it, or -1.
 static int best_plan(Remap* x, Plan* to, Err err) {
     static const double worth = 0.995;  // of the makespan as planned
     int n = x->plan->n_rounds * x->nodes, best = 0;

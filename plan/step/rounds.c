@@ -1,41 +1,40 @@
-// rounds.c - plans made for rounds: which documents go into which round, and what each rank does there.
+// rounds.c - plans made for rounds: the documents of each round, and the work of each rank there.
 //
-// Where ranks go through micro-batches in rounds (plan_set_rounds), a step takes the sum over its rounds of the rank
-// that takes longest in each. A free plan cannot be cut into rounds afterwards: it has ranks begin long micro-batches
-// while others begin short ones. Rounds need not last equally long, ranks inside a round must.
+// If ranks go through micro-batches in rounds (plan_set_rounds), a step takes the sum over its rounds of each one's
+// slowest rank. A free plan cannot be cut into rounds afterwards, because some ranks begin long micro-batches while
+// others begin short ones. Rounds need not last equally long; ranks inside a round must.
 //
 // 1. Runs: the documents by length are cut into contiguous runs, a round each. Dynamic programming over some thirty
 //    places to cut finds their number and the cuts together:
 //        best[j] = min over i of best[i] + ms of a round of the documents between cuts i and j
-//    A round is only planned where it could still be part of the best: best[i], its own lower bound and that of the
-//    documents behind j are less than what is known (round_bound).
-//    In a round a rank has one micro-batch, or one that it shares and one of its own beside it in the same pass
-//    (packer.c).
+//    A round is only planned if it could still be part of the best: best[i], its own lower bound (round_bound) and
+//    that of the documents after j add up to less than the best known.
+//    In a round a rank has one micro-batch, or one that it shares and one of its own in the same pass (packer.c).
 // 2. Levelling: documents move or change places between two rounds, as long as the sum falls.
 //
-// A round takes what weights and gradients show beside its passes, too (round_step_ms): the search keeps the sum of
-// these low. By itself a round is the least target that pack meets, found by bisection. Guesses are bounded by the
-// number of documents they place, not by the clock, and choices are drawn by hash64: the same plan on every rank.
+// A round's time includes what weights and gradients show beside its passes (round_step_ms): the search keeps the sum
+// of these low. By itself a round is the least target that pack meets, found by bisection. The number of documents they
+// place bounds guesses, not the clock, and hash64 draws choices, so every rank makes the same plan.
 #include <math.h>
 
 #include "plan/step/packer.h"
 
-static const double resolution = 1.002;  // of a target, where bisection ends
-static const double hopeful = 1.05;      // of the bound of a round, the first target
-static const double open_start = 1.1;    // of what is known: what levelling may still bring below it
-// Documents that levelling places: so many for each of the step, at most so many for each ms that the step takes (a
-// thousand take 0.05 ms), and at most so many.
+static const double resolution = 1.002;  // of a target: bisection ends there
+static const double hopeful = 1.05;      // of the bound of a round: the first target
+static const double open_start = 1.1;    // of the best known: levelling may still bring this below it
+// The documents that levelling places: a_document for each of the step, at most a_millisecond for each ms of the step
+// (a thousand take 0.05 ms), and at most most_placed.
 static const double a_document = 500, a_millisecond = 1000, most_placed = 2e7;
 enum { CUTS = 34, CUTS_A_ROUND = 6, BISECTIONS = 7, OTHER = 4, LONGEST_RUN = 64 };
 
 static const PackWay ways[] = {{1, 0, 0, 0},   {1, 0.3, 0, 0}, {8, 0.3, 0, 0},
                                {4, 0.3, 0, 0}, {8, 0, 0, 1},   {4, 0, 0, 1}};
 
-// How a round is planned.
+// A planned round.
 typedef struct Round {
-    double ms, target;  // of its passes by themselves; at which pack comes to ms
+    double ms, target;  // ms of its passes by themselves; the target at which pack comes to it
     double bound;       // ms that no way beats
-    int meets;          // exchanges go over the link of weights and gradients
+    int meets;          // 1: exchanges use the link of weights and gradients
     PackWay way;
 } Round;
 
@@ -55,7 +54,7 @@ typedef struct Rounds {
 
 // ---- one round
 
-// What a round takes in a step, whose longest pass takes `ms`: never less than that.
+// The time in a step of a round whose longest pass takes `ms`, never less than that.
 static double step_ms(const Rounds* x, double ms, int meets) {
     const Setting* s = x->packer->setting;
     const WeightTimes* w = &s->weights;
@@ -68,7 +67,7 @@ static double step_ms(const Rounds* x, double ms, int meets) {
 
 static double round_step_ms(const Rounds* x, const Round* round) { return step_ms(x, round->ms, round->meets); }
 
-// Of what has been packed.
+// Returns 1 if the packed round has groups whose exchanges use the link of weights.
 static int has_wide_groups(const Rounds* x) {
     const WeightTimes* w = &x->packer->setting->weights;
     int wide = 0;
@@ -92,7 +91,7 @@ static double bound_of(const Rounds* x, const int* docs, int n) {
     return n ? round_bound(x->packer, docs[0], tokens, work) : 0;
 }
 
-// Least ms of a way, between the bound and what is known, which some target from low on meets.
+// Finds the least ms of a way between `low` and the best known, by bisection.
 static void bisect(Rounds* x, const int* docs, int n, PackWay way, double low, Round* round) {
     for (int i = 0; i < BISECTIONS && round->ms > low * resolution; i++) {
         double middle = (low + round->ms) / 2;
@@ -100,7 +99,7 @@ static void bisect(Rounds* x, const int* docs, int n, PackWay way, double low, R
     }
 }
 
-// The round of these documents (ascending) if its passes take less than `limit` ms; else its ms are infinite.
+// Plans a round of these documents (ascending) in all ways. Its ms are infinite unless passes take less than `limit`.
 static Round search_ways(Rounds* x, const int* docs, int n, double limit, int inside) {
     Round round = {.ms = INFINITY, .bound = bound_of(x, docs, n)};
     for (int w = 0; w < COUNT(ways); w++) {
@@ -118,8 +117,8 @@ static Round search_ways(Rounds* x, const int* docs, int n, double limit, int in
     return round;
 }
 
-// Where groups of several nodes wait for gradients on their link, groups inside nodes may take less, though longer by
-// themselves.
+// Plans a round, with groups inside nodes if these take less. They may, though longer by themselves, because groups of
+// several nodes wait for gradients on their link.
 static Round plan_round(Rounds* x, const int* docs, int n, double limit) {
     if (n == 0) return (Round){0};
     Round round = search_ways(x, docs, n, limit, 0), inside;
@@ -130,7 +129,7 @@ static Round plan_round(Rounds* x, const int* docs, int n, double limit) {
 
 // ---- runs
 
-// No plan of documents from k on takes less.
+// A lower bound of any plan of the documents from k on.
 static double bound_from(const Rounds* x, int k) {
     const Packer* s = x->packer;
     if (k == x->n) return 0;
@@ -140,7 +139,7 @@ static double bound_from(const Rounds* x, int k) {
 
 static int most_cuts(const Packer* x) { return MAX(CUTS, CUTS_A_ROUND * (int)ceil(x->tokens[x->n] / x->capacity)); }
 
-// Places to cut: evenly in tokens and in work, half of each. Returns their number, with 0 and n.
+// Chooses places to cut, even in the mean of tokens and work. Returns their number, with 0 and n.
 static int choose_cuts(Rounds* x) {
     const Packer* s = x->packer;
     int n_cuts = 1, most = most_cuts(s) - 1;
@@ -153,7 +152,7 @@ static int choose_cuts(Rounds* x) {
     return n_cuts;
 }
 
-// 0 where no cut comes to less than `below` ms.
+// Finds the best cuts. Returns 0 if none comes to less than `below` ms.
 static int cut_into_runs(Rounds* x, double below) {
     int n_cuts = choose_cuts(x);
     for (int k = 0; k < x->n; k++) x->docs[k] = k;
@@ -187,7 +186,7 @@ static int list_round(const Rounds* x, int round, int* list) {
     return n;
 }
 
-// The rounds of a plan that there is, each packed anew. 0 where one cannot be.
+// Takes the rounds of a given plan, each packed anew. Returns 0 if one cannot be.
 static int take_rounds(Rounds* x, const Plan* plan, const int* order) {
     int* place = x->other;
     for (int k = 0; k < x->n; k++) place[order[k]] = k;
@@ -213,7 +212,7 @@ static double sum_of_rounds(const Rounds* x) {
 
 static int draw(Rounds* x, int n) { return (int)(hash64(++x->drawn) % (uint64_t)n); }
 
-// Whether the documents meet a target, in the way of their round or now and then another; then their round.
+// Returns 1 if the documents meet a target, in the way of their round or now and then another. *met: their round.
 static int meets(Rounds* x, const Round* now, const int* docs, int n, double target, Round* met) {
     PackWay way = draw(x, OTHER) ? now->way : ways[draw(x, COUNT(ways))];
     way.inside = now->way.inside;
@@ -221,9 +220,9 @@ static int meets(Rounds* x, const Round* now, const int* docs, int n, double tar
     return n == 0 || try_target(x, docs, n, way, target, met);
 }
 
-// The two rounds with the documents as round_of has them now; 0, and nothing is changed, where the sum does not fall.
-// Nearly always it does not, which two guesses tell: that b takes what a is hoped to leave it, as far above its bound
-// as it is now, and that a leaves it.
+// Plans the two rounds with the documents of round_of. Returns 0, and changes nothing, if the sum does not fall. That
+// is nearly always so, and two guesses tell: b must meet what a should leave it, with a as far above its bound as now;
+// then a must leave it.
 static int plan_two(Rounds* x, int a, int b) {
     Round *first = &x->rounds[a], *second = &x->rounds[b], new_first, new_second;
     double most = (first->ms + second->ms) * (1 - 1e-6);
@@ -239,8 +238,8 @@ static int plan_two(Rounds* x, int a, int b) {
     return 1;
 }
 
-// A run of a's documents goes to b, and perhaps one of b's of about as many tokens to a: from a document that is not
-// longer than that on.
+// Moves a run of a's documents to b, and with `back` a run of b's of about as many tokens to a. That begins at a
+// document not longer than the first run, or some places away.
 static void move_run(Rounds* x, int a, int b, int back) {
     int n = list_round(x, a, x->docs), m = list_round(x, b, x->other);
     if (n == 0) return;
@@ -282,7 +281,7 @@ static void level(Rounds* x, int* kept) {
     }
 }
 
-// Rounds as they were found from one start.
+// The best rounds found so far.
 typedef struct Found {
     int* round_of;  // (n)
     Round* rounds;
@@ -290,7 +289,7 @@ typedef struct Found {
     double ms;  // infinite: none
 } Found;
 
-// Levels what x has and keeps it where it takes less.
+// Levels x's rounds and keeps them if they take less.
 static void level_and_keep(Rounds* x, Found* best, int64_t placed, int* scratch) {
     x->most_placed = x->packer->placed + placed;
     level(x, scratch);
@@ -315,7 +314,7 @@ static void write_rounds(Plan* plan, Rounds* x, const int* order) {
     }
 }
 
-// Rounds know of their own ring documents only.
+// Rounds know only their own ring documents, so a rank may have too many in all.
 static int has_too_many_rings(const Plan* plan, const PlanLimits* limits, int* ring_docs) {
     memset(ring_docs, 0, sizeof(int) * (size_t)plan->ranks);
     for (int i = 0; i < plan->n_micro_batches; i++) {
