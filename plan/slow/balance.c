@@ -1,15 +1,15 @@
-// balance.c - what is remembered of the ranks of a group, and what to do about slow ones; see balance.h.
+// balance.c - remembers the ranks of a group, and decides about slow ones; see balance.h.
 //
-// Measured times are those of the work that a rank did under the last decision, so that is undone first: matmuls that
-// ran with a fraction g left out would take linear / (1 - g), and slices are counted as they ran. Without this the
-// controller swings: a straggler that was resized looks healthy, is not resized, looks slow.
+// A rank measures its work under the last decision, so that is undone first: matmuls that ran with a fraction g left
+// out would take linear / (1 - g), and slices are counted as they ran. Without this the controller swings: a resized
+// straggler looks healthy, is not resized, looks slow.
 //
-// Two thresholds keep noise out (Wang et al. 2024 act on slowness that lasts; the numbers are ours), and a decision
-// stays as it is until another is clearly better: speeds are noisy, J is often flat or has two valleys, and rounding
-// changes what is measured. Of an even number of ranks the lower median counts, so that one slow rank of two is seen.
+// Two thresholds keep noise out (Wang et al. 2024 act on slowness that lasts; the numbers are ours). A decision stays
+// until another is clearly better, because speeds are noisy, J is often flat or has two valleys, and rounding changes
+// the measurements. The lower median counts for an even number of ranks, so that one slow rank of two is seen.
 //
-// How much is to be sent, taken and left out is first found in fractions of slices. Of that the fractions left out
-// stay, and who sends and who takes: balance_divide makes whole units of it.
+// The slices to send, take and leave out are first found in fractions. Of that the fractions left out stay, and who
+// sends and who takes; balance_divide makes whole units.
 #include "plan/slow/balance.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@
 static const double CLEARLY = 0.02;  // a fraction of the step or of J, or of a rank's matmuls
 enum { SEMI_TARGETS = 64 };
 
-// What a rank takes for a step while nothing is taken off it.
+// The ms of a rank's step while nothing is taken off it.
 static double rank_ms(const RankSpeed* r) { return r->c + r->n / r->v; }
 
 // ---- memory
@@ -46,9 +46,9 @@ void balance_learn(BalanceMemory* memory, const RankTimes* times, int ranks) {
 // ---- migration: the lossless optimum
 //
 // A rank that sends x slices ends at c + a + n/v - x (1/v - b), one that takes x at c + a + n/v + x (1/v + b'), a, b
-// and b' being MoveCost's fixed, send and take. The step can end at T if what the ranks above T must send is not more
-// than what those below can take by then. The first falls with T, the second rises, so the least T is found by halving.
-// T never falls below a rank that would not win back the fixed cost.
+// and b' being MoveCost's fixed, send and take. The step can end at T if the ranks above T must send no more than those
+// below can take by then. The first falls with T, the second rises, so the least T is found by halving. T never falls
+// below a rank that would not win back the fixed cost.
 
 typedef struct Group {
     const RankSpeed* ranks;
@@ -56,28 +56,28 @@ typedef struct Group {
     const MoveCost* cost;
 } Group;
 
-// Slices that a rank can take and still end by `target`.
+// The slices that a rank can take and still end by `target`.
 static double can_take(const RankSpeed* r, const MoveCost* cost, double target) {
     double spare = target - rank_ms(r) - cost->fixed;
     return spare > 0 ? MIN(r->room, spare / (1 / r->v + cost->take)) : 0;
 }
 
-// Milliseconds that a rank gains with each slice it sends; none where sending takes as long as computing.
+// The milliseconds that a rank gains with each slice it sends; none if sending takes as long as computing.
 static double gain_a_slice(const RankSpeed* r, const MoveCost* cost) { return 1 / r->v - cost->send; }
 
-// Slices that rank r must send to end by `target`.
+// The slices that rank r must send to end by `target`.
 static double must_send(const Group* x, int r, double target) {
     double over = rank_ms(&x->ranks[r]) - target;
     return over > 0 ? (over + x->cost->fixed) / gain_a_slice(&x->ranks[r], x->cost) : 0;
 }
 
-// The soonest that a rank can end by sending all it may, or by sending nothing.
+// The soonest end of a rank that sends all it may, or nothing.
 static double soonest_end(const Group* x, int r) {
     double ms = rank_ms(&x->ranks[r]);
     return MIN(ms + x->cost->fixed - x->ranks[r].movable * gain_a_slice(&x->ranks[r], x->cost), ms);
 }
 
-// Whether helpers can take by `target` what must be sent then; or `slices`, if not negative.
+// Returns 1 if helpers can take by `target` all that must be sent then; or `slices`, if not negative.
 static int is_enough(const Group* x, double slices, double target) {
     double supply = 0, demand = MAX(slices, 0);
     for (int r = 0; r < x->n_ranks; r++) {
@@ -87,7 +87,7 @@ static int is_enough(const Group* x, double slices, double target) {
     return demand <= supply;
 }
 
-// The least target in [low, high] at which that is so; high, if none is.
+// The least target in [low, high] that is enough; high, if none is.
 static double least_target(const Group* x, double slices, double low, double high) {
     if (low >= high || is_enough(x, slices, low)) return MIN(low, high);
     double middle;  // until no number lies between the two
@@ -111,7 +111,7 @@ double balance_move(double* sent, double* taken, const RankSpeed* ranks, int n_r
         sent[r] = MIN(must_send(&x, r, T), ranks[r].movable);
         all += sent[r];
     }
-    // Among helpers so that the last one ends soonest.
+    // Helpers share the slices so that the last one ends soonest.
     double end = all > 0 ? least_target(&x, all, MIN(fastest, T), T) : MIN(fastest, T);
     for (int r = 0; r < n_ranks; r++) taken[r] = can_take(&ranks[r], cost, end);
     return T;
@@ -136,12 +136,12 @@ static UnitTimes unit_times(const RankSpeed* rank, SliceCount own, const UnitGro
     return (UnitTimes){x->matrices * hidden * (1 - pruned) + attention, hidden * (1 - pruned)};
 }
 
-// Hidden units that are as much as what a rank takes (> 0) or gives, where a head is `head` of them.
+// The hidden units that a rank takes (> 0) or gives; a head counts as `head` of them.
 static double moved(SliceCount own, SliceCount now, double head) {
     return now.hidden - own.hidden + (now.heads - own.heads) * head;
 }
 
-// T; pruned (ranks): the fraction of its matmuls that each leaves out.
+// Returns T. pruned (ranks): the fraction of its matmuls that each leaves out.
 static double step_ms(const SliceCount* counts, const double* pruned, const RankSpeed* ranks, const UnitGroup* x,
                       const MoveCost* cost) {
     double c = 0, attention = 0, mlp = 0, moving = 0;
@@ -162,8 +162,8 @@ static double step_ms(const SliceCount* counts, const double* pruned, const Rank
 enum { GIVES = -1, TAKES = 1 };
 
 typedef struct UnitShare {
-    int count, tiles;  // that a rank has; its last tile may be short
-    int least, most;   // count may not go below and not above
+    int count, tiles;  // those of a rank; its last tile may be short
+    int least, most;   // bounds of count
     int role;          // 0: neither gives nor takes
     double ms;         // of one
 } UnitShare;
@@ -201,7 +201,7 @@ void balance_divide(BalanceDecision* d, const RankSpeed* ranks, const UnitGroup*
     divide_kind(heads, x->ranks, 1);
     divide_kind(hidden, x->ranks, x->tile);
     for (int r = 0; r < x->ranks; r++) d->tiles[r] = (SliceCount){heads[r].tiles, hidden[r].tiles};
-    // Who gets a short tile is settled by the moves.
+    // The moves settle who gets a short tile.
     int n_moves = balance_moves(moves, x->own, d->tiles, x->ranks, x->tile);
     for (int r = 0; r < x->ranks; r++) {
         d->counts[r] = balance_count(moves, n_moves, x->own, r);
@@ -213,10 +213,10 @@ void balance_divide(BalanceDecision* d, const RankSpeed* ranks, const UnitGroup*
 
 // ---- moves
 //
-// Who gets whose is settled by going through both in order of their ranks, which leaves few pairs: at most one less
-// than those who give and take together, for heads and for hidden units.
+// Givers and takers are matched in order of their ranks, which leaves few pairs: at most one less than givers and
+// takers together, for heads and for hidden units.
 
-// Takes from both what both have.
+// Takes from both what both have, and returns it.
 static int match(int* give, int* get) {
     int n = MAX(0, MIN(*give, *get));
     *give -= n;
@@ -263,14 +263,14 @@ typedef struct Question {
     const BalanceDecision* last;
     int n_ranks;
     RankSpeed ranks[MOST_TP];
-    int order[MOST_TP];  // from the slowest rank on, of equal ones the lowest first
+    int order[MOST_TP];  // from the slowest rank on, equals by number
     double median;       // ms; of an even number the lower one
 } Question;
 
 static double slices_of(const UnitGroup* units, SliceCount n) { return n.hidden + units->head_work * n.heads; }
 
-// Work that cannot move ends in exchanges of its own, so that it takes as long as its slowest rank on all of them.
-// Returns the time of the slowest rank, 0 where nothing is known of one.
+// Fills in the question. Work that cannot move ends in exchanges of its own, so on all ranks it takes as long as on the
+// slowest. Returns the slowest rank's time, 0 if nothing is known of one.
 static double ask(Question* q, const BalanceMemory* memory, const BalanceSetting* setting, const UnitGroup* units) {
     double c = 0, slowest = 0;
     *q = (Question){.setting = setting, .units = units, .last = &memory->last, .n_ranks = units->ranks};
@@ -291,17 +291,17 @@ static double ask(Question* q, const BalanceMemory* memory, const BalanceSetting
     return slowest;
 }
 
-// ---- resizing: how much of its matmuls a straggler leaves out
+// ---- resizing: the share of its matmuls that a straggler leaves out
 //
-// gamma is Wang et al.'s pruning ratio (2024); how it is found here is ours: from un-pruned times, so that a rank that
-// meets the target because it is resized stays resized.
+// gamma is Wang et al.'s pruning ratio (2024). We find it from un-pruned times, so that a rank that meets the target
+// only because it is resized stays resized.
 
-// Milliseconds of a rank that can be left out, were it all.
+// The milliseconds of all of a rank's resizable work.
 static double resizable_ms(const RankSpeed* r) { return r->prunable * r->n / r->v; }
 
-// The step when stragglers only leave out: the slowest of the others, or a straggler that has left out all it may. No
-// rank needs to go below that. A rank that leaves nothing out now is a straggler from `start` on only, or noise would
-// make healthy ones lossy.
+// The step if stragglers only leave out: the slowest of the others, or a straggler that leaves out all it may. No rank
+// needs to go below that. A rank that leaves nothing out now is a straggler only from `start` on, or noise would make
+// healthy ones lossy.
 static double resize_ms(const Question* q) {
     double target = 0;
     for (int r = 0; r < q->n_ranks; r++) {
@@ -329,14 +329,14 @@ static double migrate(BalanceDecision* d, const Question* q) {
     return T;
 }
 
-// ---- SEMI: resizing and migration together, how much of each
+// ---- SEMI: shares of resizing and migration together
 //
-// The heaviest straggler gets of what helpers can take by a target what it needs, then the next: the fixed cost is best
-// spent where most slices leave, and the largest fraction left out costs most. What a straggler cannot send it leaves
-// out; it sends only if that leaves out less than sending nothing. Of 64 targets at equal distances between the step of
-// pure resizing and the lossless one the one with the least J is taken.
+// The heaviest straggler sends what it needs of what helpers can take by a target, then the next. The fixed cost pays
+// best where most slices leave, and the largest fraction left out costs most. A straggler leaves out what it cannot
+// send; it sends only if that leaves out less than sending nothing. The one of 64 targets with the least J is taken, at
+// equal distances between the step of pure resizing and the lossless one.
 
-// What a straggler sends, at most `most_sent`, and the fraction of what stays that it leaves out, to end by target.
+// Sets the slices that a straggler sends, at most `most_sent`, and the fraction left out of the rest, to end by target.
 static void divide_straggler(double* sent, double* pruned, const BalanceSetting* setting, const RankSpeed* r,
                              double most_sent, double target) {
     double over = rank_ms(r) - target, gain = gain_a_slice(r, &setting->cost);
@@ -349,7 +349,7 @@ static void divide_straggler(double* sent, double* pruned, const BalanceSetting*
     *sent = u, *pruned = rest > 0 ? rest / (r->n - u) : 0;
 }
 
-// J of balance_decide, for d->step_ms and what is left out.
+// J of balance_decide, for d->step_ms and the fractions left out.
 static double objective(const BalanceDecision* d, const Question* q) {
     double loss = 0, slices = 0;
     for (int r = 0; r < q->n_ranks; r++) {
@@ -360,7 +360,7 @@ static double objective(const BalanceDecision* d, const Question* q) {
     return d->step_ms * (loss > 0 ? 1 + q->setting->semi_lambda * loss / slices : 1);  // infinity times 0 is NaN
 }
 
-// The decision for one target.
+// Decides for one target.
 static void decide_for(BalanceDecision* d, const Question* q, double target) {
     const BalanceSetting* setting = q->setting;
     double supply = 0, all_sent = 0;
@@ -387,14 +387,14 @@ static double resize_and_migrate(BalanceDecision* d, const Question* q) {
         next.objective = objective(&next, q);
         if (next.objective < d->objective) *d = next;
     }
-    // The last target as balance_move has it: there nothing is left out, not even what rounding would make of it.
+    // The last target is balance_move's: it leaves nothing out, not even by rounding.
     if (!(d->objective <= lossless.objective)) *d = lossless;
     return d->objective;
 }
 
 // ---- the decision
 
-// What each mode does about stragglers; returns what it made least in fractions of slices.
+// The policies of the modes about stragglers. Each returns the value that it minimised, in fractions of slices.
 static double (*const policies[])(BalanceDecision*, const Question*) = {
     [BALANCE_RESIZE] = resize, [BALANCE_MIGRATE] = migrate, [BALANCE_SEMI] = resize_and_migrate};
 
@@ -402,7 +402,7 @@ static double expected_ms(const BalanceDecision* d, const Question* q) {
     return step_ms(d->counts, d->pruned, q->ranks, q->units, &q->setting->cost);
 }
 
-// All ranks compute what they own.
+// The decision by which all ranks compute what they own.
 static BalanceDecision idle(const Question* q) {
     BalanceDecision d = {0};
     for (int r = 0; r < q->n_ranks; r++) d.v[r] = q->ranks[r].v, d.counts[r] = q->units->own[r];
@@ -410,7 +410,7 @@ static BalanceDecision idle(const Question* q) {
     return d;
 }
 
-// Whether the last decision is nearly as good as `now`. Its times become those expected of it now.
+// Returns 1 if the last decision is nearly as good as `now`. Sets its times to those expected of it now.
 static int still_good(BalanceDecision* last, const BalanceDecision* now, const Question* q) {
     int lossier = 0, semi = q->setting->mode == BALANCE_SEMI;
     for (int r = 0; r < q->n_ranks; r++) lossier = lossier || last->pruned[r] > now->pruned[r] + CLEARLY;

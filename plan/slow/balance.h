@@ -1,12 +1,12 @@
-// balance.h - what to take off the slow ranks of a tensor-parallel group: nothing, a part of their matmuls (resizing,
-// lossy: Wang et al. 2024, "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control"), slices that
-// others compute for them (migration, exact), or both (SEMI). The paper gives the ideas; the formulas here are our own.
-// Work is counted in slices of one hidden unit; a head is `head_work` of them. Everything here is a pure function of
-// numbers that all ranks have: they come to the same decision.
+// balance.h - decides what to take off the slow ranks of a tensor-parallel group: nothing, a part of their matmuls
+// (resizing, lossy: Wang et al. 2024, "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control"),
+// slices that others compute for them (migration, exact), or both (SEMI). The paper gives the ideas; the formulas are
+// our own. Work is counted in slices of one hidden unit; a head is `head_work` of them. Everything here is a pure
+// function of numbers that all ranks have, so they make the same decision.
 #pragma once
 #include "plan/model/split.h"
 
-// DOCUMENTS: nothing inside a group, plans give slow groups less.
+// DOCUMENTS takes nothing off inside a group, but plans give slow groups less.
 typedef enum BalanceMode {
     BALANCE_OFF,
     BALANCE_DOCUMENTS,
@@ -17,30 +17,29 @@ typedef enum BalanceMode {
 
 // ---- the decision
 
-// Milliseconds that migration costs: a rank that sends pays fixed + send a slice, a rank that takes fixed + take a
-// slice.
+// The milliseconds of a migration: a rank that sends pays fixed + send a slice, a rank that takes fixed + take a slice.
 typedef struct MoveCost {
     double fixed, send, take;
 } MoveCost;
 
 typedef struct BalanceSetting {
     BalanceMode mode;
-    // Acts when the slowest takes more than start times the (lower) median; then goes on down to stop times. Those
-    // above stop times the median are stragglers. 1.2, 1.1
+    // It acts when the slowest takes more than start (1.2) times the (lower) median, and goes on down to stop (1.1)
+    // times. Ranks above stop times the median are stragglers.
     double start, stop;
-    double most_pruned;  // of a rank's resizable work
+    double most_pruned;  // a fraction of a rank's resizable work
     double semi_lambda;  // see balance_decide; 0: fastest, infinite: lossless
     MoveCost cost;
 } BalanceSetting;
 
 typedef struct RankSpeed {
-    double v, n, c;   // slices a millisecond; that it owns; ms that can neither move nor shrink
-    double prunable;  // fraction of a slice's time that resizing saves: 1 where only matmuls are counted
+    double v, n, c;   // slices a millisecond; slices that it owns; ms that can neither move nor shrink
+    double prunable;  // fraction of a slice's time that resizing saves; 1: only matmuls count
     double room;      // slices that it can take besides its own
     double movable;   // slices that it can give away
 } RankSpeed;
 
-// In whole heads and hidden units.
+// A number of whole heads and hidden units.
 typedef struct SliceCount {
     int heads, hidden;
 } SliceCount;
@@ -49,65 +48,65 @@ typedef struct BalanceDecision {
     int active;
     double step_ms, idle_ms;                     // expected with this decision, and with none
     double objective;                            // SEMI's J
-    double pruned[MOST_TP];                      // gamma: fraction of the resizable work that stays which is left out
+    double pruned[MOST_TP];                      // gamma: fraction left out of the resizable work that stays
     double sent[MOST_TP], taken[MOST_TP];        // slices
-    double v[MOST_TP];                           // speeds that it was made with
+    double v[MOST_TP];                           // speeds behind the decision
     SliceCount counts[MOST_TP], tiles[MOST_TP];  // what each computes; heads and tiles, the last may be short
 } BalanceDecision;
 
-// What the ranks of a group own and may come to compute, in units that go whole.
+// The units that the ranks of a group own and may compute; units move whole.
 typedef struct UnitGroup {
     int ranks, tile, keep_heads;  // hidden units go in tiles; a rank keeps its first tile and so many heads
-    double head_work, matrices;   // a head in hidden units: all of it; its matrices, without attention
+    double head_work, matrices;   // a head in hidden units: all; its matrices alone
     SliceCount own[MOST_TP], most[MOST_TP];
 } UnitGroup;
 
-// What one rank measured of its last steps, mean ms of one: see kernels/timer.h. The slices that it ran: n_own less
-// sent, more taken; of these the fraction `pruned` of the resizable part was left out.
+// A rank's mean ms of its last steps: see kernels/timer.h. slices: those that it ran, its own without sent, with taken.
+// It left out the fraction `pruned` of their resizable part.
 typedef struct RankTimes {
     double linear, attention, other;
     double slices, pruned;
 } RankTimes;
 
-// What is remembered from decision to decision: un-pruned speeds, smoothed; a jump by more than 30 % starts anew.
+// The memory from decision to decision: un-pruned speeds, smoothed; a jump by more than 30 % starts anew.
 typedef struct BalanceMemory {
     int steps, active;
     double v[MOST_TP], c[MOST_TP], prunable[MOST_TP];
-    BalanceDecision last;  // stays until another is better by 2 % of J (SEMI), of the step, or of what is left out
+    BalanceDecision last;  // stays until another is better by 2 % of J (SEMI), of the step, or of the fraction left out
 } BalanceMemory;
 
-// times (ranks), agreed by all ranks.
+// Learns from times (ranks), on which all ranks agree.
 void balance_learn(BalanceMemory* memory, const RankTimes* times, int ranks);
-// In whole units, and of the steps that they take. SEMI's is the one of 64 steps T with the least
-// J(T) = T (1 + lambda sum_s g_s^2 n_s / S): rank s leaves out the fraction g_s of its n_s slices, S are those of all
-// ranks, lambda is the setting's.
+// Decides in whole units, by the steps that these take. SEMI takes the one of 64 steps T with the least J(T) = T (1 +
+// lambda sum_s g_s^2 n_s / S): rank s leaves out the fraction g_s of its n_s slices, S are those of all ranks, lambda
+// is the setting's.
 BalanceDecision balance_decide(BalanceMemory* memory, const BalanceSetting* setting, const UnitGroup* units);
-// Another division for good, which nothing is left out of: active where it gains a tenth.
+// Decides on another division for good, in which nothing is left out; it is active if it gains a tenth.
 BalanceDecision balance_redivide(const BalanceMemory* memory, const BalanceSetting* setting, const UnitGroup* units);
-// For ranks to compare.
+// A hash by which ranks compare decisions.
 uint64_t balance_hash(const BalanceDecision* decision, int ranks);
 
-// The lossless optimum: who sends and who takes how many slices (ranks each, >= 0), so that all end at the same time
-// as far as that helps. Returns the time of the step. Nothing moves where no rank gains, or where sending a slice is
-// not cheaper than computing it.
+// Finds the lossless optimum: the slices that each rank sends and takes (ranks each, >= 0), so that all end at the same
+// time as far as that helps. Returns the time of the step. Nothing moves if no rank gains, or if sending a slice is not
+// cheaper than computing it.
 double balance_move(double* sent, double* taken, const RankSpeed* ranks, int n_ranks, const MoveCost* cost);
 
 // ---- in whole heads and hidden units
 
-// Divides what ranks with d->sent > 0 have among those with d->taken > 0, each kind of unit so that its slowest rank
-// ends soonest with d->pruned as it is; fills counts, tiles, sent, taken and step_ms.
+// Divides the units of ranks with d->sent > 0 among those with d->taken > 0. Each kind's slowest rank ends soonest with
+// d->pruned as it is. It fills counts, tiles, sent, taken and step_ms.
 void balance_divide(BalanceDecision* d, const RankSpeed* ranks, const UnitGroup* units, const MoveCost* cost);
 
-// Slices of `from` that `to` computes in its stead: its own heads head .. head + heads and hidden units first_hidden ..
-// first_hidden + hidden, counted from its first.
+// The slices of `from` that `to` computes in its stead: its own heads head .. head + heads and hidden units
+// first_hidden .. first_hidden + hidden, counted from its first.
 typedef struct Move {
     int from, to;
     int head, heads, first_hidden, hidden;
 } Move;
 
-// The moves that lead from own to tiles, heads and tiles of hidden units. What a rank gives are the last of its own,
-// from a multiple of `tile` on, so that its last tile may be short. Their number, at most 2 * ranks; in order of
+// Lists the moves from own to tiles (heads, and tiles of hidden units). A rank gives the last of its own, from a
+// multiple of `tile` on, so its last tile may be short. Returns their number, at most 2 * ranks; they are in order of
 // `from`, then `to`, a pair once.
 int balance_moves(Move* moves, const SliceCount* own, const SliceCount* tiles, int ranks, int tile);
-// What `rank` computes with these moves.
+// The units that `rank` computes with these moves.
 SliceCount balance_count(const Move* moves, int n_moves, const SliceCount* own, int rank);

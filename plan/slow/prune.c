@@ -1,11 +1,11 @@
 // prune.c - see prune.h.
 //
-// Which: every value is turned into a 64-bit key whose order is total, NaN included, and ties go to the lower index, so
-// that the same are kept on every machine. They are found with a heap whose root is the worst of them.
+// Which: every value becomes a 64-bit key whose order is total, NaN included, and ties go to the lower index, so that
+// every machine keeps the same. A heap whose root is the worst of them finds them.
 //
-// How many: with W the work of all lists and t the target, lists 0 .. i together should save d_i = (t / W)
-// sum_{k <= i} n_k w_k. List i leaves out ceil((d_i - saved by 0 .. i - 1) / (w_i step)) steps: the rounding of one is
-// taken off the next.
+// How many: with W the work of all lists and t the target, lists 0 .. i together should save d_i = (t / W) sum_{k <= i}
+// n_k w_k. List i leaves out ceil((d_i - saved by 0 .. i - 1) / (w_i step)) steps: the rounding of one comes off the
+// next.
 //
 // In which layers: the least sum_l w_l g_l^2 of a given sum_l g_l has g_l in proportion to 1 / w_l. A layer above
 // `most` is fixed there; the others then have to save more, so it stays fixed.
@@ -16,19 +16,19 @@
 
 // ---- which
 
-enum { COLUMN_BLOCK = 64 };  // sums that are held together
+enum { COLUMN_BLOCK = 64 };  // columns that are summed together
 
 void prune_start(float* value, int n) {
     for (int j = 0; j < n; j++) value[j] = 1;
 }
 
-// Values stay finite, whatever the weights are, so that one whose weights were NaN once can be compared later.
+// Keeps values finite, whatever the weights are, so that one whose weights were NaN once can be compared later.
 static float bounded(double x) { return x < FLT_MAX ? (float)x : FLT_MAX; }
 
 void prune_learn(float* value, const float* change, int n, const int* kept, int n_kept) {
     double sum = 0;
     for (int i = 0; i < n_kept; i++) sum += (double)bounded((double)change[kept[i]]);
-    if (sum == 0) return;  // no step was made, or nothing kept: that says nothing
+    if (sum == 0) return;  // without a step, or with nothing kept, nothing is learnt
     double rise = sum / n_kept / 10;
     for (int j = 0, i = 0; j < n; j++) {
         int measured = i < n_kept && kept[i] == j;
@@ -37,7 +37,7 @@ void prune_learn(float* value, const float* change, int n, const int* kept, int 
     }
 }
 
-// Greater for greater values, of all bit patterns; -0 is 0.
+// Returns a number that is greater for greater values, of all bit patterns; -0 is 0.
 static uint64_t order_of(float value) {
     uint32_t bits;
     value += 0.0f;
@@ -57,7 +57,7 @@ static uint64_t key(const Order* o, int j) {
     return o->priority == PRIORITY_INVERSE ? ~k : k;
 }
 
-// Whether a is kept rather than b.
+// Returns 1 if a is kept rather than b.
 static int before(const Order* o, int a, int b) {
     uint64_t x = key(o, a), y = key(o, b);
     return x != y ? x > y : a < b;
@@ -121,15 +121,14 @@ double prune_most(const PruneList* lists, int n_lists, int tile) {
     return most;
 }
 
-// The least number of whole steps that make x, but for `slack` steps, which rounding errors may amount to; no more
-// than `most`.
+// The least number, in whole steps, that makes x except for `slack` steps of rounding errors; no more than `most`.
 static int whole_up(double x, int step, int most, double slack) {
     double steps = ceil(x / step - slack);
     if (!(steps > 0)) return 0;
     return steps * step < most ? (int)steps * step : most;
 }
 
-// The first pass gives every list its part, the second tops up where that was more than one could leave out.
+// The first pass gives every list its part; the second tops up if a list could not leave out all of it.
 double prune_counts(int* dropped, const PruneList* lists, int n_lists, double target, int tile) {
     double total = 0, due = 0, saved = 0;
     for (int i = 0; i < n_lists; i++) total += lists[i].n * lists[i].work, dropped[i] = 0;

@@ -1,7 +1,7 @@
-// speeds.c - how fast every rank computes; the formulas and why are in speeds.h.
+// speeds.c - the speed of every rank; speeds.h has the formulas and reasons.
 //
-// The micro-batch's own cost is subtracted before dividing because the planner adds it at any speed: whatever really
-// slows down, the speed that is found makes the planner predict what was measured.
+// The micro-batch's own cost is subtracted before dividing, because the planner adds it at any speed. So whatever
+// really slows down, the found speed makes the planner predict what was measured.
 #include "plan/slow/speeds.h"
 
 #include <math.h>
@@ -10,9 +10,9 @@
 #include "plan/base/words.h"
 
 static const double jump_above = 1.3;      // times the usual, or below its inverse
-static const double band = 1.1;            // around 1 and around what is set
+static const double band = 1.1;            // around 1 and around the set speed
 static const double forgiveness = 1.5;     // a refresh
-static const double least_told = 1.0 / 8;  // of a rank's time that must be work for it to say something
+static const double least_told = 1.0 / 8;  // of a rank's time that must be work, or it says nothing
 static const double least_speed = 1.0 / 64, most_speed = 64;
 enum { FIRST_WAIT = 100, LONGEST_WAIT = 1 << 20, IN_FLIGHT = 2 };
 
@@ -33,8 +33,8 @@ static int ascending(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-// The mean of what is within 10 % of the median: that alone would be the slowest of the fast ranks where half of all
-// are slow. Sorts values (n, at least 1) in place. near: 0 for the lower of two middle ones.
+// The mean of the values within 10 % of the median. If half of all ranks are slow, the median alone would be the
+// slowest of the fast ranks. Sorts values (n, at least 1) in place. near 0: takes the lower of two middle ones.
 static double middle(double* values, int n, double near) {
     qsort(values, (size_t)n, sizeof *values, ascending);
     double median = values[(n - 1) / 2], upper = values[n / 2], sum = 0;
@@ -86,7 +86,7 @@ static double planned_ms(const Speeds* x, int r) {
     return work_of(x, r) / x->speeds[r] + x->paces[r].expected.micro_batch;
 }
 
-// Of the step as a whole; 0: there are no two ranks to compare.
+// The factor c of the step; 0: there are no two ranks to compare.
 static double common_factor(Speeds* x) {
     int n = 0;
     for (int r = 0; r < x->ranks; r++)
@@ -94,7 +94,7 @@ static double common_factor(Speeds* x) {
     return n > 1 ? middle(x->now, n, x->common) : 0;
 }
 
-// Returns whether this rank has changed for good.
+// Remembers a rank's slowness. Returns 1 if the rank has changed for good.
 static int remember(RankPace* pace, double slowness) {
     double before = pace->n ? usual(pace) : slowness;
     int jump = times_off(slowness, before) <= jump_above ? 0 : slowness > before ? 1 : -1;
@@ -108,8 +108,8 @@ static int remember(RankPace* pace, double slowness) {
     return changed;
 }
 
-// Which ranks took the predicted time, up to the factor c. Where some did not and the factor is new, it is not clear
-// which did. c 0: nothing is to be compared.
+// Notes which ranks took the predicted time, up to the factor c. If some did not and the factor is new, it is not clear
+// which did. c 0: nothing can be compared.
 static void compare(Speeds* x, double c) {
     int all = 1, clear = c == 0 || x->common == 0 || times_off(c, x->common) <= jump_above;
     for (int r = 0; r < x->ranks; r++) {
@@ -143,7 +143,7 @@ void speeds_learn(Speeds* x, const CostTerms* expected, const double* compute_ms
     }
 }
 
-// A Calibration that has seen nothing takes no step for an outlier.
+// The pupil's count is 0 before every rank, because a Calibration that has seen nothing takes no step for an outlier.
 void speeds_teach(const Speeds* x, Calibration* calibration) {
     Calibration pupil = *calibration;
     for (int r = 0; r < x->ranks; r++) {
@@ -161,7 +161,7 @@ void speeds_teach(const Speeds* x, Calibration* calibration) {
 
 // ---- a refresh
 
-// What the rank's last steps say, or, of one that had no work for long, what is tried.
+// Sets a rank's slowness from its last steps; a rank that had no work for long gets a trial.
 static void settle_slowness(Speeds* x, int r, double usual_one) {
     RankPace* pace = &x->paces[r];
     if (pace->told) {
@@ -182,7 +182,7 @@ static double middle_slowness(Speeds* x) {
     return middle(x->now, x->ranks, 1);
 }
 
-// From now on slowness counts from a median rank that is so many times slower.
+// Divides all slownesses by `factor`: they now count from a median rank that is so many times slower.
 static void move_origin(Speeds* x, double factor) {
     for (int r = 0; r < x->ranks; r++) {
         RankPace* pace = &x->paces[r];
@@ -191,14 +191,14 @@ static void move_origin(Speeds* x, double factor) {
     }
 }
 
-// 6 significant bits.
+// Rounds a speed to 6 significant bits, within its bounds.
 static double quantise(double speed) {
     int exponent;
     double fraction = frexp(MIN(MAX(speed, least_speed), most_speed), &exponent);
     return ldexp(floor(64 * fraction + 0.5) / 64, exponent);
 }
 
-// Returns whether it is another one.
+// Sets a rank's speed unless it is close to the old one. Returns 1 if it changes.
 static int set_speed(Speeds* x, int r, double speed) {
     RankPace* pace = &x->paces[r];
     double width = pace->n ? 1 + (band - 1) * sqrt((double)SPEED_MEMORY / pace->n) : band, before = x->speeds[r];
@@ -224,12 +224,12 @@ int speeds_refresh(Speeds* x) {
 // ---- slow ranks on purpose
 //
 // With F_r(t) the pieces that name rank r and hold step t:  slowness = product over F_r(t) of x, apart for the pieces
-// that say `whole` and those that do not. A factor for a rank and an interval of steps is how Wang et al. (2024, arXiv
-// 2401.11469) make their stragglers too.
+// that say `whole` and those that do not. Wang et al. (2024, arXiv 2401.11469) also make stragglers by a factor for a
+// rank and an interval of steps.
 enum { RANK, X, FROM, TO, WHOLE, N_KEYS };
 #define AT(field) offsetof(Straggler, field)
 static const Field keys[N_KEYS] = {
-    [RANK] = {"rank", INT, AT(rank), 0, 0, NULL},  // most: depends on their number
+    [RANK] = {"rank", INT, AT(rank), 0, 0, NULL},  // most: depends on the number of ranks
     [X] = {"x", REAL, AT(x), 1, 1000, NULL},
     [FROM] = {"from", INT64, AT(from), 1, 1e12, NULL},  // steps as --steps
     [TO] = {"to", INT64, AT(to), 1, 1e12, NULL},
