@@ -1,8 +1,8 @@
-// packer.c - can documents end before a target time tau? Deadline packing of moldable tasks, on ranks that run freely,
-// and into one round.
+// packer.c - can documents end before a target time tau? This is deadline packing of moldable tasks, on ranks that run
+// freely, and into one round.
 //
-// Longest first, each document takes the least cp size d with T(s, d) <= tau. It goes where the rank-ms that are lost
-// beyond its least work are fewest:
+// Longest first, each document takes the least cp size d with T(s, d) <= tau. It goes where it loses the fewest rank-ms
+// beyond its least work:
 //
 //   joining a micro-batch of d ranks       nothing is lost; the one that ends last (best fit)
 //   joining a wider one                    what the document takes more there
@@ -13,32 +13,32 @@
 //   opening a wider one                    only where no window has time: its task is shorter. This is what fills gaps,
 //                                          and what list scheduling with fixed cp sizes lacks
 //
-// A micro-batch takes documents as long as only such on the same ranks have followed it. In rounds a document that fits
-// one rank goes beside what ranks share, into the same pass (timeline.h), before anything is lost: there its attention
-// hides their exchange, and it has none of its own.
+// A micro-batch takes documents as long as only micro-batches on the same ranks have followed it. In rounds a document
+// that fits one rank goes beside shared ones, into the same pass (timeline.h), before anything is lost: there its
+// attention hides their exchange, and it has none of its own.
 //
-// Choosing the allotment by a deadline: Turek, Wolf and Yu 1992, Mounie, Rapine and Trystram 1999. Packing to a
-// deadline by best fit instead of levelling: MULTIFIT, Coffman, Garey and Johnson 1978. Widening on failure is ours.
+// Turek, Wolf and Yu 1992, and Mounie, Rapine and Trystram 1999, choose the allotment by a deadline. MULTIFIT (Coffman,
+// Garey and Johnson 1978) packs to a deadline by best fit instead of levelling. Widening on failure is ours.
 #include "plan/step/packer.h"
 
 #include <math.h>
 
-// Part of tau below which a micro-batch's own cost does not decide where documents go.
+// The part of tau below which a micro-batch's own cost does not decide where documents go.
 static const double small_change = 0.002;
-enum { WIDENINGS = 12 };  // cp sizes tried when the least has no window
+enum { WIDENINGS = 12 };  // cp sizes tried if the least has no window
 
 // A document at some cp size.
 typedef struct Task {
     const GroupCost* g;
-    int size;        // its place in sizes
+    int size;        // the place of its cp size in sizes
     double t;        // ms at full speed, without a new micro-batch's own; infinite: it does not fit
     int64_t tokens;  // of a ring rank
     int s;
     double seen;  // seen_tokens
-    int needs;    // capacity of its ranks, where they hold unlike much
+    int needs;    // capacity of its ranks, if capacities differ
 } Task;
 
-// What a window where planners put a group of d ranks holds at most.
+// The most that a window holds where planners put a group of d ranks.
 static int widest_window(const Packer* x, int d) {
     const PlanLimits* limits = &x->setting->limits;
     int widest = limits->capacity;
@@ -48,7 +48,7 @@ static int widest_window(const Packer* x, int d) {
     return widest;
 }
 
-// Tokens that a ring rank holds where each of the group's ranks has such a capacity.
+// The tokens that a ring rank holds if each of the group's ranks has this capacity.
 static int64_t room_at(const Packer* x, const GroupCost* g, int capacity) {
     PlanLimits own = limits_at(&x->setting->limits, capacity);
     return ring_rank_capacity(&own, g->ulysses_size);
@@ -113,7 +113,7 @@ static double ms_on(const Packer* x, int size, int k) {
     return packer_holds(x, size, s) ? group_ms(group_at(x, size), s * seen_by(x, k), s) : INFINITY;
 }
 
-// Where it is in `sizes`, and what it takes there.
+// Finds a document's least place in `sizes`, and its ms from there on.
 static void weigh_document(Packer* x, int k) {
     int s = x->sorted[k], least = 0;
     while (least < x->n_sizes - 1 && !packer_holds(x, least, s)) least++;
@@ -121,7 +121,7 @@ static void weigh_document(Packer* x, int k) {
     for (int i = 0; i < LEAST_SIZES && least + i < x->n_sizes; i++) x->ms[LEAST_SIZES * k + i] = ms_on(x, least + i, k);
 }
 
-// Rank-ms that a document takes at least: a group computes at least this, whatever it has to exchange by tables.
+// The least rank-ms of a document: a group computes at least this, whatever it must exchange by tables.
 static double least_work(const Packer* x, int k) {
     double s = x->sorted[k], seen = seen_by(x, k), least = INFINITY;
     for (int i = x->least[k]; i < x->n_sizes; i++) {
@@ -151,7 +151,7 @@ void packer_begin(Packer* x) {
     for (int k = x->n - 1; k >= 0; k--) x->least_rest[k] = x->least_rest[k + 1] + least_work(x, k);
 }
 
-// From the least size on that holds it; t is infinite where this one does not.
+// The task of a document at a size from its least one on; t is infinite if it does not fit.
 static Task task_at(const Packer* x, int k, int size) {
     const GroupCost* g = group_at(x, size);
     int s = x->sorted[k], i = size - x->least[k];
@@ -167,7 +167,7 @@ static double time_at(const Task* task, double pace) {
     return document_ms_at(task->g, task->s * task->seen, task->s, task->t, pace);
 }
 
-// ms on one rank, infinite where it does not fit.
+// The ms on one rank, infinite if it does not fit.
 static double alone_ms(const Packer* x, int k) { return x->least[k] ? INFINITY : x->ms[LEAST_SIZES * k]; }
 
 double round_bound(const Packer* x, int longest, double tokens, double work) {
@@ -184,7 +184,7 @@ double round_bound(const Packer* x, int longest, double tokens, double work) {
     return own + MAX(work / x->speeds, least);
 }
 
-// The least cp size from `size` on with which the document ends by the target; 0: none.
+// Finds the least cp size from `size` on with which the document ends by the target; 0: none.
 static int least_task(const Packer* x, int k, int size, Task* task) {
     for (int i = MAX(size, x->least[k]); i < x->n_sizes; i++) {
         if (x->way.least > 1 && x->sizes[i] % x->way.least != 0) continue;
@@ -204,8 +204,8 @@ static int has_ring_room(const Packer* x, const Task* task, int first) {
     return 1;
 }
 
-// The place in its list of the bin of the task's cp size that ends last of those with time and room, in rounds that are
-// levelled first; -1: none.
+// The place in its list of the bin of the task's cp size, with time and room, that ends last, or first in levelled
+// rounds; -1: none.
 static int find_bin(const Packer* x, const Task* task) {
     const int* list = x->of_size + x->begin[task->size];
     int low = 0, high = x->n_of_size[task->size], n = high;
@@ -224,7 +224,7 @@ static int find_bin(const Packer* x, const Task* task) {
     return -1;
 }
 
-// The wider bin that the document joins at the least work beyond its own, if that is below `most` rank-ms; -1: none.
+// The wider bin that the document joins at the least work beyond its own, if below `most` rank-ms; -1: none.
 static int find_wider(const Packer* x, int k, const Task* own, double most, Task* task) {
     int found = -1;
     for (int i = own->size + 1; i < x->n_sizes; i++) {
@@ -251,7 +251,7 @@ static int place_in_list(const Packer* x, int id) {
     return at;
 }
 
-// A bin whose documents or times have changed moves to where it stands in its list now, or leaves it.
+// Moves a bin whose documents or times have changed to its new place in its list, or takes it out.
 static void move_in_list(Packer* x, Bin* bin, int at) {
     int *list = x->of_size + x->begin[bin->size], id = list[at];
     const GroupCost* g = group_at(x, bin->size);
@@ -263,14 +263,14 @@ static void move_in_list(Packer* x, Bin* bin, int at) {
     list[at] = id;
 }
 
-// When the pass ends, with so many ms of local documents: the exchanges of shared ones hide under their attention
+// The end of the pass with these ms of local documents: exchanges of shared ones hide under their attention
 // (timeline.h).
 static double end_of(const Packer* x, const Bin* bin, double attention, double linear) {
     double hidden = MIN(attention / 3, bin->first[0]) + MIN(2 * attention / 3, bin->first[1]);
     return bin->shared + linear + attention - (x->setting->no_overlap ? 0 : hidden);
 }
 
-// Most tokens of local documents that a rank of the bin may have; a token for shares that are rounded.
+// The most tokens of local documents of a rank of the bin, less one, because shares are rounded.
 static int64_t most_local(const Packer* x, const Bin* bin) {
     int heads = x->setting->limits.kv_heads, of_rank = CEIL_DIV(heads, x->setting->groups[bin->cp_size].ulysses_size);
     return bin->room * of_rank / heads - 1;
@@ -287,7 +287,7 @@ static void note_loads(Packer* x, const Bin* bin) {
     }
 }
 
-// Document i of the list goes into the last bin of these ranks, or one below it. at: its place in its list.
+// Puts document i of the list into the last bin of these ranks, or an older one. at: the last bin's place in its list.
 static void put_in(Packer* x, int i, const Task* task, int id, int at) {
     Bin *bin = &x->bins[id], *taker = bin;
     double s = task->s;
@@ -320,13 +320,13 @@ static void put_in(Packer* x, int i, const Task* task, int id, int at) {
 
 typedef struct Window {
     int first;     // -1: none
-    int joins;     // where no lists say so: the micro-batch that runs there last has room
+    int joins;     // 1 (used without lists): the micro-batch that runs there last has room
     double end;    // ms
     double start;  // ms
     double waste;  // rank-ms at speed 1, up to its end, that are not the document's work
 } Window;
 
-// Whether the document fits the ranks from `first` on.
+// Returns 1 if the document fits the ranks from `first` on.
 static int has_room(const Packer* x, const Task* task, int first) {
     return !task->needs || group_capacity(&x->setting->limits, first, task->g->cp_size) >= task->needs;
 }
@@ -353,14 +353,14 @@ static Window look_at(const Packer* x, const Task* task, int first) {
     return w;
 }
 
-// Less waste first; then fuller windows, or emptier ones, at a rate that only decides between nearly equal wastes.
+// Keeps the window with less waste. The rate lets fuller windows, or emptier ones, win among nearly equal wastes.
 static void keep_better(const Packer* x, Window* best, Window w) {
     double rate = x->way.levels ? 1e-3 : -1e-3;
     if (w.first < 0 || w.end > x->target) return;
     if (best->first < 0 || w.waste + rate * w.start < best->waste + rate * best->start) *best = w;
 }
 
-// Of a document that is alone on one rank.
+// The ms of a document that is alone on one rank.
 static double ms_at(const Packer* x, const Task* task, int rank) {
     return x->setting->speeds ? task->t / x->setting->speeds[rank] : task->t;
 }
@@ -371,7 +371,7 @@ static int fullest_rank(const Packer* x, const Task* task) {
     double load = -1, own = task->g->micro_batch, soonest = own + task->t / x->fastest;
     for (int n = 0, first = 0; n < x->nodes; n++, first += x->node) {
         if (x->node_least[n] + soonest > x->target || x->node_most[n] <= load) continue;
-        // Any of them may be it: branches would be mispredicted.
+        // Any rank may be it, so branches would be mispredicted.
         for (int r = first, end = MIN(first + x->node, x->ranks); r < end; r++) {
             int fuller =
                 (x->load[r] + (own + ms_at(x, task, r)) <= x->target) & (x->load[r] > load) & has_room(x, task, r);
@@ -405,7 +405,7 @@ static Window local_window(const Packer* x, const Task* task) {
     return w;
 }
 
-// The windows of a node, at every stride-th place, but those where some rank is busy for too long.
+// Looks at the windows of a node, at every stride-th place, except those where some rank is busy for too long.
 static void look_inside(const Packer* x, const Task* task, int first, int stride, Window* best) {
     int end = MIN(first + x->node, x->ranks);
     double soonest = task->t / x->fastest;
@@ -416,7 +416,7 @@ static void look_inside(const Packer* x, const Task* task, int first, int stride
     }
 }
 
-// Loads only grow: before this no window of so many ranks is free.
+// Notes when the first window of this size is free: loads only grow, so none is free before.
 static void note_free_from(Packer* x, const Task* task, int stride) {
     int d = task->g->cp_size;
     double least = INFINITY;
@@ -436,8 +436,8 @@ static int may_be_better(const Packer* x, const Task* task, const Window* best, 
     return x->way.levels ? x->node_least[node] < best->start / 2 : x->node_most[node] > best->start;
 }
 
-// Inside nodes. Of nodes that nothing has touched one is as good as another, if ranks are alike; windows of many ranks
-// begin at coarser places, so that looking stays in proportion to the ranks, if all hold as much.
+// The best window inside a node. Untouched nodes are equally good if ranks are alike, so one is looked at. If
+// capacities are alike, windows of many ranks begin at coarser places, which keeps the search short.
 static Window inside_window(Packer* x, const Task* task) {
     Window best = {.first = -1};
     int empty = 0, stride = x->way.least;
@@ -454,7 +454,7 @@ static Window inside_window(Packer* x, const Task* task) {
     return best;
 }
 
-// Whole nodes, or all ranks.
+// The best window of whole nodes, or of all ranks.
 static Window across_window(const Packer* x, const Task* task) {
     Window best = {.first = -1};
     int d = task->g->cp_size;
@@ -472,8 +472,8 @@ static int is_free(const Packer* x, int first, int cp_size) {
     return 1;
 }
 
-// In rounds: the first free ranks where the document ends by the target, of unlike ones the slowest, and of these those
-// that hold least. Of like ones those that have begun are a node's first.
+// In rounds: the first free ranks where the document ends by the target. Of unlike ranks it takes the slowest, and of
+// these those that hold least. Of like ranks a node's first ones are those that have begun.
 static Window free_window(const Packer* x, const Task* task) {
     int d = task->g->cp_size, least = 0;
     Window best = {.first = -1};
@@ -500,7 +500,7 @@ static Window find_window(Packer* x, const Task* task) {
     return task->g->cp_size <= x->node ? inside_window(x, task) : across_window(x, task);
 }
 
-// The document goes there, in a new micro-batch if none that is there has room.
+// Puts the document there, in a new micro-batch unless the last one there has room.
 static int open_bin(Packer* x, int i, const Task* task, Window w) {
     int d = task->g->cp_size, id = x->n_bins, older = x->last[w.first], at = -1;
     int capacity = group_capacity(&x->setting->limits, w.first, d);
@@ -528,7 +528,7 @@ static int open_bin(Packer* x, int i, const Task* task, Window w) {
 
 // ---- local documents beside shared ones
 
-// The rank of the bin that has least to do by itself.
+// The rank of the bin with least local work.
 static int idlest(const Packer* x, const Bin* bin) {
     int best = bin->first_rank;
     for (int r = best + 1; r < bin->first_rank + bin->cp_size; r++)
@@ -536,7 +536,7 @@ static int idlest(const Packer* x, const Bin* bin) {
     return best;
 }
 
-// Document i of the list goes beside bin `id`, on its idlest rank.
+// Puts document i of the list beside bin `id`, on its idlest rank.
 static void put_local(Packer* x, int i, int k, int id, double attention, double linear) {
     Bin* bin = &x->bins[id];
     int r = bin->idlest, heads = x->setting->limits.kv_heads;
@@ -550,7 +550,7 @@ static void put_local(Packer* x, int i, int k, int id, double attention, double 
     if (bin->listed) move_in_list(x, bin, place_in_list(x, id));
 }
 
-// Beside the bin of several ranks which then ends last; 0: there is none.
+// Puts the document beside the bin of several ranks that then ends last; 0: none.
 static int put_beside(Packer* x, int i, int k) {
     int found = -1, kept = 0;
     double s = x->sorted[k], attention = x->setting->groups[1].quadratic * s * seen_by(x, k), last = 0;
@@ -578,7 +578,7 @@ static int join(Packer* x, int i, const Task* task, int at) {
     return 1;
 }
 
-// Document k, the i-th of the list, has a place; 0: there is none.
+// Places document k, the i-th of the list; 0: there is no place.
 static int place(Packer* x, int i, int k) {
     Task own, wider;
     Window w = {.first = -1};
@@ -599,8 +599,8 @@ static int place(Packer* x, int i, int k) {
     return w.first >= 0 && open_bin(x, i, &own, w);
 }
 
-// Whether the documents from k on take more time at least than is free before the target, counting that what fits no
-// micro-batch that is open needs others.
+// Returns 1 if the documents from k on surely take more time than is free before the target. It counts that documents
+// that fit no open micro-batch need others.
 static int is_hopeless(const Packer* x, int k) {
     double more = MAX(x->tokens[x->n] - x->opened, 0) / x->holds[0];
     double needed = x->least_rest[k] + more * x->setting->groups[1].micro_batch;
