@@ -148,8 +148,9 @@ static Bytes expected_bytes(void) {
         double tokens = 0, elems = 0;
         for (int j = 0; j < b->planned->passes[i].n_groups; j++) {
             const MicroBatch* mb = b->planned->groups[b->planned->passes[i].first_group + j].mb;
-            Placement p = micro_batch_placement(&b->planned->plan, mb, b->lengths, run->clock->limits.kv_heads, &arena);
-            Share share = micro_batch_share(&b->planned->plan, mb, &p, run->model.comm->rank, NULL);
+            Placement p =
+                micro_batch_placement(&b->planned->made.plan, mb, b->lengths, run->clock->limits.kv_heads, &arena);
+            Share share = micro_batch_share(&b->planned->made.plan, mb, &p, run->model.comm->rank, NULL);
             double most = 0;
             for (int l = 0; l < layers(); l++) most = fmax(most, add_attention_bytes(&bytes, mb, &share, &p, l));
             elems += most;
@@ -167,7 +168,7 @@ static Bytes expected_bytes(void) {
     }
     arena_free(&arena);
     for (int l = 0; l < layers(); l++) {
-        int n_sums = run->model.ranks->zero.bucket[1 + l].stage > 1 ? b->planned->plan.n_rounds : 1;
+        int n_sums = run->model.ranks->zero.bucket[1 + l].stage > 1 ? b->planned->made.plan.n_rounds : 1;
         bytes.copies += n_sums * (bucket_sum_bytes(LN1W, LNFW, l, tp_of(l)) + kv_sum_bytes(l));
     }
     bytes.copies += bucket_sum_bytes(WTE, LN1W, 0, group) + bucket_sum_bytes(LNFW, N_PARAMS, 0, group);

@@ -68,12 +68,12 @@ static void plan_alone(Run* r) {
     Batch* b = &r->batch;
     for (int i = 0; i < b->n_pieces; i++) {
         MicroBatch mb = {0, 1, 1, i, 1, 0};
-        b->planned->plan.docs[i] = i;
-        b->planned->plan.micro_batches[i] = mb;
+        b->planned->made.plan.docs[i] = i;
+        b->planned->made.plan.micro_batches[i] = mb;
     }
-    b->planned->plan.n_docs = b->planned->plan.n_micro_batches = b->n_pieces;
-    b->planned->plan.ranks = r->clock->limits.ranks;
-    if (plan_set_rounds(&b->planned->plan, &b->arena, NULL)) die("no memory");
+    b->planned->made.plan.n_docs = b->planned->made.plan.n_micro_batches = b->n_pieces;
+    b->planned->made.plan.ranks = r->clock->limits.ranks;
+    if (plan_set_rounds(&b->planned->made.plan, &b->arena, NULL)) die("no memory");
 }
 
 // 10^u with u uniform in [least, most)
@@ -142,10 +142,10 @@ static int plan_by_planner(Batch* b, const Setting* s, uint64_t seed, char* why)
     static Arena settled;
     arena_reset(&settled, (ArenaMark){0});
     void* state = planner->open(s, b->lengths, b->n_pieces, &settled, why);
-    int no_plan = !state || planner->plan(state, &b->planned->plan, 1, b->lengths, b->n_pieces, &b->arena, why);
+    int no_plan = !state || planner->plan(state, &b->planned->made.plan, 1, b->lengths, b->n_pieces, &b->arena, why);
     if (no_plan) printf("    seed %" PRIu64 ", %s has no plan: %s\n", seed, planner->name, why);
     planned += !no_plan;
-    barriers += !no_plan && b->planned->plan.has_barriers;
+    barriers += !no_plan && b->planned->made.plan.has_barriers;
     return no_plan ? -1 : 0;
 }
 
@@ -155,29 +155,29 @@ static int plan_case(Batch* b, uint64_t seed) {
     const Setting* s = random_setting(seed);
     int remapped, is_flex = !planner && seed & 1, is_random = !planner && !is_flex;
     if (planner && plan_by_planner(b, s, seed, why)) return -1;
-    if ((is_flex &&
-         plan_flex(&b->planned->plan, &b->planned->prediction, 1, b->lengths, b->n_pieces, s, &b->arena, why)) ||
+    if ((is_flex && plan_flex(&b->planned->made.plan, &b->planned->made.prediction, 1, b->lengths, b->n_pieces, s,
+                              &b->arena, why)) ||
         (is_random &&
-         plan_random(&b->planned->plan, 1, b->lengths, b->n_pieces, &run->clock->limits, seed, &b->arena, why)))
+         plan_random(&b->planned->made.plan, 1, b->lengths, b->n_pieces, &run->clock->limits, seed, &b->arena, why)))
         die("seed %" PRIu64 ": %s", seed, why);
     uint64_t joins = seed;
-    if (b->planned->plan.n_rounds == 0 &&
-        (seed & 2 ? plan_join_rounds(&b->planned->plan, b->lengths, &s->limits, &joins, &b->arena, NULL)
-                  : plan_set_rounds(&b->planned->plan, &b->arena, NULL)))
+    if (b->planned->made.plan.n_rounds == 0 &&
+        (seed & 2 ? plan_join_rounds(&b->planned->made.plan, b->lengths, &s->limits, &joins, &b->arena, NULL)
+                  : plan_set_rounds(&b->planned->made.plan, &b->arena, NULL)))
         die("no memory");
     Setting wide = *s;
     if (is_random) wide.limits = run->clock->limits;
-    if (plan_remap(&b->planned->plan, &remapped, b->lengths, &wide, (RemapChoice)(seed / 4 % N_CHOICES), &b->arena,
+    if (plan_remap(&b->planned->made.plan, &remapped, b->lengths, &wide, (RemapChoice)(seed / 4 % N_CHOICES), &b->arena,
                    why))
         die("seed %" PRIu64 ": %s", seed, why);
     remapped_plans += remapped > 0;
-    int wrong = plan_check(&b->planned->plan, b->lengths, b->n_pieces, is_random ? &run->clock->limits : &s->limits,
-                           &b->arena, why);
+    int wrong = plan_check(&b->planned->made.plan, b->lengths, b->n_pieces,
+                           is_random ? &run->clock->limits : &s->limits, &b->arena, why);
     if (wrong) printf("    seed %" PRIu64 ": %s\n", seed, why);
     CHECK(!wrong);
     int unlike = 0;
-    for (int i = 1; i < b->planned->plan.n_micro_batches; i++)
-        unlike |= b->planned->plan.micro_batches[i].cp_size != b->planned->plan.micro_batches[0].cp_size;
+    for (int i = 1; i < b->planned->made.plan.n_micro_batches; i++)
+        unlike |= b->planned->made.plan.micro_batches[i].cp_size != b->planned->made.plan.micro_batches[0].cp_size;
     flex_plans += is_flex;
     unlike_cp_sizes += is_flex && unlike;
     return 0;
@@ -434,7 +434,7 @@ static void reduce_gradients(int overlap, double* inside, double* all, uint64_t*
 
 // From the plan alone: the last pass of this rank has nothing shared, or all ranks are in the last round of all.
 static int may_reduce_inside(void) {
-    const Plan* plan = &run->batch.planned->plan;
+    const Plan* plan = &run->batch.planned->made.plan;
     int last[64], shared = 0, all = 1, r = run->model.comm->rank;
     for (int i = 0; i < ranks; i++) last[i] = -1;
     for (int i = 0; i < plan->n_micro_batches; i++) {
@@ -463,7 +463,7 @@ CLAIM(overlap_changes_no_bit_and_no_byte) {
         uint64_t hash[2];
         draw_pieces(run, seed);
         count_pieces(run, 1);
-        if (plan_random(&b->planned->plan, 1, b->lengths, b->n_pieces, &run->clock->limits, seed, &b->arena, why))
+        if (plan_random(&b->planned->made.plan, 1, b->lengths, b->n_pieces, &run->clock->limits, seed, &b->arena, why))
             die("%s", why);
         tensor[0] = sent(COMM_TENSOR);
         for (int i = 0; i < 2; i++) {
@@ -514,7 +514,7 @@ CLAIM(what_lies_in_activations_changes_no_bit) {
         if (seed % PLANS_OF_A_MODEL == 0) open_model(800 + seed, 0);
         draw_pieces(run, seed);
         count_pieces(run, 1);
-        if (plan_random(&b->planned->plan, 1, b->lengths, b->n_pieces, &run->clock->limits, seed, &b->arena, why))
+        if (plan_random(&b->planned->made.plan, 1, b->lengths, b->n_pieces, &run->clock->limits, seed, &b->arena, why))
             die("%s", why);
         uint64_t hash = step_after(0, &loss[0]);
         CHECK(step_after(0xff, &loss[1]) == hash && isfinite(loss[0]) && loss[0] == loss[1]);
@@ -560,7 +560,7 @@ CLAIM(plans_that_change_every_step_never_move_optimizer_state) {
     for (int step = 1; step <= STEPS; step++) {
         draw_pieces(run, 70 + (uint64_t)step);
         count_pieces(run, step);
-        if (plan_random(&b->planned->plan, step, b->lengths, b->n_pieces, &run->clock->limits, (uint64_t)step,
+        if (plan_random(&b->planned->made.plan, step, b->lengths, b->n_pieces, &run->clock->limits, (uint64_t)step,
                         &b->arena, why))
             die("%s", why);
         list_tasks(run);
@@ -592,15 +592,15 @@ CLAIM(terms_are_those_of_the_model_before_it_learnt) {
     run->clock->setting.weights.layers = 0;  // of a machine's file, from which nothing is learnt
     draw_pieces(run, 11);
     count_pieces(run, 1);
-    CHECK(b->planned->predicted && b->planned->prediction.makespan > 0);
-    memcpy(before, b->planned->terms, sizeof before);
-    makespan = b->planned->prediction.makespan;
+    CHECK(b->planned->made.predicted && b->planned->made.prediction.makespan > 0);
+    memcpy(before, b->planned->made.terms, sizeof before);
+    makespan = b->planned->made.prediction.makespan;
     for (int i = 0; i < CALIBRATION_TERMS; i++) run->clock->calibration.theta[i] = 2;
     run_set_cost(run);
     count_pieces(run, 1);
     // Factors of two are exact: any difference would be another plan.
-    CHECK_CLOSE(b->planned->prediction.makespan, 2 * makespan, 1e-9 * makespan);
-    for (int i = 0; i < CALIBRATION_TERMS; i++) CHECK_CLOSE(b->planned->terms[i], before[i], 1e-9 * makespan);
+    CHECK_CLOSE(b->planned->made.prediction.makespan, 2 * makespan, 1e-9 * makespan);
+    for (int i = 0; i < CALIBRATION_TERMS; i++) CHECK_CLOSE(b->planned->made.terms[i], before[i], 1e-9 * makespan);
     calibration_start(&run->clock->calibration);
     run_set_cost(run);
     run->clock->setting.weights = weights;

@@ -223,7 +223,7 @@ static void dump_logits(Run* run, int i, const int64_t* first, float* logits, fl
     model_forward(m, &row);
     for (int g = pass->first_group; g < pass->first_group + pass->n_groups; g++)
         for (int d = 0; d < x->groups[g].mb->n_docs; d++) {
-            int drawn = x->plan.docs[x->groups[g].mb->first_doc + d];
+            int drawn = x->made.plan.docs[x->groups[g].mb->first_doc + d];
             for (int t = 0; t < b->pieces[drawn].length; t++, n++) {
                 memcpy(logits + (first[drawn] + t) * V, token_logits(run, n), (size_t)V * sizeof(float));
                 document[first[drawn] + t] = (float)b->pieces[drawn].doc;

@@ -44,11 +44,11 @@ static int plan_and_play(Stage* stage, const Planner* planner, Err err) {
     Plan* plan = &stage->shown[stage->n].plan;
     int n_sample = run_sample_lengths(run, sample);
     Setting setting = run->clock->setting;
-    setting.limits.squares = b->planned->plan.squares;
+    setting.limits.squares = b->planned->made.plan.squares;
     void* opened = planner->open(&setting, sample, n_sample, &stage->arena, err);
     if (!opened) return -1;
     double started = now_seconds();
-    if (planner->plan(opened, plan, b->planned->plan.step, b->lengths, b->n_pieces, &stage->arena, err)) return -1;
+    if (planner->plan(opened, plan, b->planned->made.plan.step, b->lengths, b->n_pieces, &stage->arena, err)) return -1;
     plan->squares = setting.limits.squares;
     return play(stage, planner, 1e6 * (now_seconds() - started), err);
 }
@@ -56,7 +56,7 @@ static int plan_and_play(Stage* stage, const Planner* planner, Err err) {
 static void play_all(Stage* stage) {
     char err[ERR_BYTES];
     const BatchPlan* chosen = stage->run->batch.planned;
-    stage->shown[0].plan = chosen->plan;
+    stage->shown[0].plan = chosen->made.plan;
     if (play(stage, planner_named(stage->run->config.plan), chosen->plan_us, err)) die("--explain: %s", err);
     for (int i = 0; i < n_planners && stage->n < MOST_SHOWN; i++)
         if (strcmp(planners[i]->name, stage->run->config.plan) != 0 && plan_and_play(stage, planners[i], err))
@@ -153,13 +153,13 @@ static void explain_strategies(const Run* run) {
     StepWork w;
     int64_t tokens = 0;
     char documents[64];
-    uint64_t seed = hash64((uint64_t)run->config.seed ^ (uint64_t)chosen->plan.step);  // of strategies_dispatch
+    uint64_t seed = hash64((uint64_t)run->config.seed ^ (uint64_t)chosen->made.plan.step);  // of strategies_dispatch
     draw_step(&w, run, &arena);
     rate(rated, &w, x, seed);
     hydraulis_choose(&w, &x->choices[chosen->strategy], 1, HYDRAULIS_SHUFFLES, seed);
     for (int i = 0; i < w.n; i++) tokens += w.lengths[i];
     printf("strategies: step %" PRId64 ": %s, %" PRId64 " tokens on %d ranks take %s; predicted ms\n",
-           chosen->plan.step, text_many(w.n, "document", documents), tokens, run->model.world->size,
+           chosen->made.plan.step, text_many(w.n, "document", documents), tokens, run->model.world->size,
            strategies_name(run, chosen->strategy));
     print_strategies(rated, run);
     print_pipelines(&w, run);
@@ -222,7 +222,7 @@ static char* last_measured(const Run* run) {
 
 static void show_stages(ShownStages* x, const Run* run, const char* logged, Arena* arena) {
     const Model* m = &run->model;
-    const Schedule* schedule = &run->batch.planned->schedule;
+    const Schedule* schedule = &run->batch.planned->made.schedule;
     int P = m->stages, each = m->world->size / P;
     if (P == 1) return;
     ShownStage* stages = TAKE(arena, ShownStage, P);
@@ -264,10 +264,10 @@ void run_explain(const Run* run) {
     if (trees.trees)
         snprintf(of_trees, sizeof of_trees, " (%" PRId64 " trees of %" PRId64 " segments)", trees.trees,
                  trees.segments);
-    snprintf(title, sizeof title, "step %" PRId64 ": %s%s, %" PRId64 " tokens on %s", b->planned->plan.step,
+    snprintf(title, sizeof title, "step %" PRId64 ": %s%s, %" PRId64 " tokens on %s", b->planned->made.plan.step,
              text_many(b->n_pieces, "document", documents), of_trees, tokens,
              text_many(run->clock->limits.ranks, "rank", ranks));
-    Explained x = {title,       b->lengths, b->n_pieces, &run->clock->setting, &b->planned->prediction,
+    Explained x = {title,       b->lengths, b->n_pieces, &run->clock->setting, &b->planned->made.prediction,
                    stage.shown, stage.n,    {0}};
     char* logged = run->model.stages > 1 ? last_measured(run) : NULL;
     show_stages(&x.stages, run, logged, &stage.arena);

@@ -345,13 +345,13 @@ static void remember_step(Run* run, const StepRecord* r) {
     sum->plan_us += b->plan_us;
     sum->worst_us = MAX(sum->worst_us, b->plan_us);
     sum->stall_us += r->plan_stall_us;
-    sum->predicted += b->predicted;
-    sum->gap += b->predicted ? r->gap : 0;
+    sum->predicted += b->made.predicted;
+    sum->gap += b->made.predicted ? r->gap : 0;
     sum->tokens += r->tokens, sum->drawn += r->drawn;
-    if (sum->steps++ == 0 || !b->predicted) return;
+    if (sum->steps++ == 0 || !b->made.predicted) return;
     if (r->virtual_time) return;  // there the model is the machine
     run->clock->last_ms = run->strategies ? strategies_remember(run, r) : r->measured_ms;
-    memcpy(run->clock->last_terms, b->terms, sizeof run->clock->last_terms);
+    memcpy(run->clock->last_terms, b->made.terms, sizeof run->clock->last_terms);
 }
 
 // Of the answers of the step; NaN: none has a reward, or the batch holds the documents of one job of many.
@@ -375,16 +375,16 @@ void run_end_record(Run* run) {
     r->exposed_seconds = now.exposed_seconds - before->exposed_seconds;
     r->seconds = run_seconds(run) - run->clock->step_began;
     r->tokens = b->n_tokens, r->targets = b->n_targets, r->drawn = run_joins(run) ? x->drawn : 0;
-    r->reward = mean_reward(run), r->micro_batches = x->plan.n_micro_batches;
-    r->planner = run->config.plan, r->plan = &x->plan, r->plan_us = x->plan_us;
+    r->reward = mean_reward(run), r->micro_batches = x->made.plan.n_micro_batches;
+    r->planner = run->config.plan, r->plan = &x->made.plan, r->plan_us = x->plan_us;
     r->strategy = run->strategies ? strategies_name(run, x->strategy) : NULL;
     r->virtual_time = run->model.k->virtual_time;
     share_of_peak(run, r);
     r->measured_ms = 1e3 * r->seconds - (r->virtual_time ? 0 : 1e-3 * r->plan_stall_us);
     r->stages = run->model.stages, r->rounds = b->n_rows;
-    r->in_flight = x->schedule.stages[0].most_in_flight;
-    r->bubble = schedule_bubble(&x->schedule, r->stages);
-    r->gap = x->predicted ? prediction_gap(&x->prediction) : NAN;
+    r->in_flight = x->made.schedule.stages[0].most_in_flight;
+    r->bubble = schedule_bubble(&x->made.schedule, r->stages);
+    r->gap = x->made.predicted ? prediction_gap(&x->made.prediction) : NAN;
     count_bytes(r, &now, before);
     remember_step(run, r);
 }

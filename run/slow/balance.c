@@ -422,7 +422,7 @@ static CostTerms expected_of_step(const Run* run) {
         cost->per_token *= m->stages * matmuls[m->stage];
         cost->quadratic *= m->stages * layers[m->stage], cost->micro_batch *= m->stages * layers[m->stage];
     }
-    speeds_expect(all, &run->batch.planned->plan, run->batch.lengths, &setting);
+    speeds_expect(all, &run->batch.planned->made.plan, run->batch.lengths, &setting);
     return all[m->comm->rank];
 }
 

@@ -53,8 +53,8 @@ void ahead_start(Run* run, int64_t step) {
 
 void ahead_none(Run* run) {
     BatchPlan* x = run->ahead.planned;
-    x->plan = (Plan){0};
-    x->predicted = 0;
+    x->made.plan = (Plan){0};
+    x->made.predicted = 0;
     x->dispatch_hash = 0;
     x->strategy = run->batch.planned->strategy;
 }
@@ -81,7 +81,7 @@ void ahead_close(Run* run) {
 // ---- what all ranks agree on
 
 static PlanHash plan_hash_of(const Run* run, const Batch* b) {
-    uint64_t made = plan_hash(&b->planned->plan, b->lengths);
+    uint64_t made = plan_hash(&b->planned->made.plan, b->lengths);
     return run->strategies ? (PlanHash){b->planned->dispatch_hash, made, 0} : (PlanHash){made, 0, 0};
 }
 
@@ -101,10 +101,10 @@ static void compare_plans(Run* run, const Batch* b, const void* all, size_t each
         if (its->plan != first->plan)
             die("%s %" PRId64 ": rank %d has the plan %016" PRIx64 ", rank 0 has %016" PRIx64
                 ": expected the same on all ranks; is it the same program with the same data everywhere?",
-                what, b->planned->plan.step, r, its->plan, first->plan);
+                what, b->planned->made.plan.step, r, its->plan, first->plan);
         if (strategies_same_job(run, b->planned->strategy, r, c->rank) && its->job != mine->job)
             die("%s %" PRId64 ": rank %d has another plan of its pipelines than rank %d: expected the same", what,
-                b->planned->plan.step, r, c->rank);
+                b->planned->made.plan.step, r, c->rank);
     }
 }
 
@@ -136,14 +136,14 @@ void ahead_agree(Run* run, const RankReport* report) {
     made.plan =
         hash_bytes(clock->calibration.theta, sizeof clock->calibration.theta, made.plan ^ balance_state_hash(run));
     made.failed = x->why[0] != 0;
-    double expected = calibration_predict(&clock->calibration, next->terms);
+    double expected = calibration_predict(&clock->calibration, next->made.terms);
     Agreement mine = {made,
                       (uint64_t)interrupted,
                       (uint64_t)run->model.left,
                       (uint64_t)(save_is_written(run) * WRITTEN_FAR | close_is_written(run) * WRITTEN_CLOSE),
                       (uint64_t)save_is_due_by_clock(run),
                       clock->last_ms,
-                      next->predicted ? expected : NAN,
+                      next->made.predicted ? expected : NAN,
                       run_processor_seconds(run),
                       next->window,
                       *report};
@@ -181,7 +181,7 @@ void ahead_plan_now(Run* run) {
 }
 
 void ahead_plan_next(Run* run) {
-    int64_t step = run->batch.planned->plan.step;
+    int64_t step = run->batch.planned->made.plan.step;
     int is_due = run->config.refresh > 0 && step % run->config.refresh == 0;
     if (step == run->config.steps) {
         ahead_none(run);
@@ -263,7 +263,7 @@ static void ask_about_trees(Run* run, const char* option, const Docs* docs) {
     b->training = 0, b->n_pieces = 1;
     b->pieces[0] = (Piece){.length = (int)most, .squares = (double)most * (double)most};
     if (batch_plan(b, run, 0, err)) die("%s: a tree of %lld tokens: %s", option, (long long)most, err);
-    const Plan* plan = &b->planned->plan;  // of this rank's job, which may have no part in it
+    const Plan* plan = &b->planned->made.plan;  // of this rank's job, which may have no part in it
     const MicroBatch* mb = plan->micro_batches;
     if (plan->n_micro_batches && mb->ulysses_size < mb->cp_size)
         die("%s: a tree of %lld tokens is in a ring of %d ranks, which cuts it where no segment ends; try --plan flex, "

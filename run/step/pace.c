@@ -171,11 +171,11 @@ static void find_peers(const BatchPlan* x, const Model* m, int i, int* first, in
     const RankPass* pass = &x->passes[i];
     int round = pass->n_groups ? x->groups[pass->first_group].mb->round : -1, ranks = 0;
     *first = m->comm->rank, *end = *first + 1;
-    if (m->ranks->zero.stage > 1 || x->plan.has_barriers) *first = 0, *end = m->comm->size;
+    if (m->ranks->zero.stage > 1 || x->made.plan.has_barriers) *first = 0, *end = m->comm->size;
     while (ranks < *end - *first) {
         ranks = *end - *first;
-        for (int k = 0; k < x->plan.n_micro_batches; k++) {
-            const MicroBatch* mb = &x->plan.micro_batches[k];
+        for (int k = 0; k < x->made.plan.n_micro_batches; k++) {
+            const MicroBatch* mb = &x->made.plan.micro_batches[k];
             int last = mb->first_rank + mb->cp_size;
             if (mb->round != round || mb->first_rank >= *end || last <= *first) continue;
             *first = MIN(*first, mb->first_rank), *end = MAX(*end, last);

@@ -12,12 +12,9 @@ typedef struct PlanPlace {
     Once once;
     int failed;
     Err why;
-    Batch drawn;  // its pieces and lengths, and what is said of them
-    Plan plan;
+    Batch drawn;     // its pieces and lengths, and what is said of them
+    StepPlan made;   // but for the schedule
     int64_t tokens;  // as they were drawn
-    int predicted;
-    Prediction prediction;
-    double terms[CALIBRATION_TERMS];
 } PlanPlace;
 
 struct PlanPlaces {
@@ -43,7 +40,7 @@ static void* put(char** at, const void* from, size_t bytes) {
 // What was drawn, and all that the arena holds of the plan.
 static int keep(PlanPlace* place, const Batch* b, Err err) {
     const BatchPlan* x = b->planned;
-    const Plan* plan = &x->plan;
+    const Plan* plan = &x->made.plan;
     size_t n = (size_t)b->n_pieces, pieces = (size_t)pieces_with_parts(b->pieces, b->n_pieces),
            groups = (size_t)plan->n_micro_batches, placed = (size_t)plan->n_placed;
     size_t ints = 2 * n + groups + placed;  // lengths, documents, and where ranks hold what
@@ -53,16 +50,14 @@ static int keep(PlanPlace* place, const Batch* b, Err err) {
                   err))
         return -1;
     char* at = place->once.memory;
-    place->drawn = *b, place->plan = *plan, place->tokens = x->drawn;
+    place->drawn = *b, place->made = x->made, place->tokens = x->drawn;
     place->drawn.pieces = (Piece*)put(&at, b->pieces, pieces * sizeof(Piece));
-    if (squares) place->plan.squares = (double*)put(&at, plan->squares, n * sizeof(double));
-    place->plan.micro_batches = (MicroBatch*)put(&at, plan->micro_batches, groups * sizeof(MicroBatch));
+    if (squares) place->made.plan.squares = (double*)put(&at, plan->squares, n * sizeof(double));
+    place->made.plan.micro_batches = (MicroBatch*)put(&at, plan->micro_batches, groups * sizeof(MicroBatch));
     place->drawn.lengths = (int*)put(&at, b->lengths, n * sizeof(int));
-    place->plan.docs = (int*)put(&at, plan->docs, (size_t)plan->n_docs * sizeof(int));
-    if (plan->placed) place->plan.placed = (int*)put(&at, plan->placed, placed * sizeof(int));
-    if (plan->placed) place->plan.placed_at = (int*)put(&at, plan->placed_at, groups * sizeof(int));
-    place->predicted = x->predicted, place->prediction = x->prediction;
-    memcpy(place->terms, x->terms, sizeof place->terms);
+    place->made.plan.docs = (int*)put(&at, plan->docs, (size_t)plan->n_docs * sizeof(int));
+    if (plan->placed) place->made.plan.placed = (int*)put(&at, plan->placed, placed * sizeof(int));
+    if (plan->placed) place->made.plan.placed_at = (int*)put(&at, plan->placed_at, groups * sizeof(int));
     return 0;
 }
 
@@ -96,8 +91,6 @@ int plan_once(Batch* b, const Run* run, int64_t step, PlanMaker make, int draws,
     }
     if (place->failed) return fail(err, "%s", place->why);
     if (draws) take_drawn(b, &place->drawn), x->drawn = place->tokens;
-    x->plan = place->plan;
-    x->predicted = place->predicted, x->prediction = place->prediction;
-    memcpy(x->terms, place->terms, sizeof x->terms);
+    x->made = place->made;
     return 0;
 }

@@ -3,7 +3,7 @@
 #include <signal.h>
 
 #include "plan/layout/strategy_moves.h"
-#include "plan/value/tasks.h"
+#include "plan/step/step_plan.h"
 #include "run/run.h"
 
 // ---- the plan of a step, which run/step/ makes
@@ -23,12 +23,6 @@ typedef struct RankPass {
     int first_group, n_groups;  // in the order of pass_order; none: an empty row, in rounds of others
 } RankPass;
 
-// What a rank of one stage does of a round, in ms of the whole model: of a token's matmuls, of attention, of messages;
-// its tokens.
-typedef struct RankRound {
-    double matmuls, attention, messages, micro_batch, tokens;
-} RankRound;
-
 // Answers that are generated side by side, a token of each in a row (run/rl/rollouts.h).
 typedef struct SideBySide {
     const AnswerRows* of;  // (n)
@@ -47,19 +41,15 @@ typedef struct BatchPlan {
     // rank's first pass, and of those behind the last pass of all.
     MoveWindow window;
     double moving_ms, late_ms, behind_ms;
-    Plan plan;
-    int64_t drawn;                    // tokens of the step before documents were joined (sampler_join.h)
-    double plan_us;                   // what planning took, all of it
-    int predicted;                    // prediction and terms are known
-    Prediction prediction;            // under the model that planned
-    double terms[CALIBRATION_TERMS];  // of the prediction under the model before it was calibrated, and Cost.step
-    RankPass* passes;                 // (max_tokens) in the order in which this rank runs them
-    RankGroup* groups;                // (max_tokens)
+    StepPlan made;
+    int64_t drawn;      // tokens of the step before documents were joined (sampler_join.h)
+    double plan_us;     // what planning took, all of it
+    RankPass* passes;   // (max_tokens) in the order in which this rank runs them
+    RankGroup* groups;  // (max_tokens)
     int n_groups;
     int all_end_together;       // all ranks have a pass in the last round
     GroupAttention* attention;  // (n_groups), once read
     RowAttention* shared;       // (n_rows) of those that other ranks have a part in
-    Schedule schedule;          // of all stages of the pipeline; rounds are this rank's passes
     Row rows[MOST_STAGES];      // under way, by slot
     SideBySide* answers;        // generation: what decode works at; NULL: one text
     float* labels;              // in Batch.indices: see run/rl/labels.h; unused where labels count alike
@@ -95,7 +85,7 @@ typedef struct Agreement {
     RankReport report;  // of this one
 } Agreement;
 
-// ---- step/batch_ranks.c: the documents of a step on many ranks
+// ---- step/batch_ranks.c: the documents of a step on many ranks; step/passes.c: their passes
 
 extern const RunRanks run_ranks;  // what core.c asks for
 
@@ -114,6 +104,10 @@ int batch_list(Batch* b, const Run* run, Err err);
 // Reads the tokens of this rank's share, and lists all that kernels need to know. 0, or -1 with a message. Touches
 // nothing but b.
 int batch_read(Batch* b, const Run* run, const Sampler* sampler, Err err);
+
+// Whether gradients are reduced inside the backward pass of row i of this rank, rather than behind its last row.
+int pass_reduces_inside(const Batch* b, const Model* m, int i);
+static inline int pass_round(const BatchPlan* x, int i) { return x->groups[x->passes[i].first_group].mb->round; }
 
 // ---- step/plan_once.c
 

@@ -84,7 +84,7 @@ void strategies_expect(Run* run, BatchPlan* planned) {
         window[r] = of[r].window;
         if (window[r].forward > 0) window[r].end = of[r].predicted;
     }
-    if (x->tables && planned->predicted)
+    if (x->tables && planned->made.predicted)
         late[n] = strategy_play(late, &x->tables[planned->strategy], &x->moves, window, &arena);
     if (world->table->broadcast_host(world, late, sizeof *late * (size_t)(n + 1), 0, err)) die("%s", err);
     for (int r = 0; r < n; r++) {

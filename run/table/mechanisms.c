@@ -35,13 +35,14 @@ static void take_plan(Run* run) {
 
 static void plan_next(Run* run) {
     const BatchPlan* now = run->batch.planned;
-    const Prediction* p = &now->prediction;
+    const Prediction* p = &now->made.prediction;
     StepRecord* r = &run->books->record;
     ahead_plan_next(run);
-    r->plan_ms = now->predicted ? p->makespan : NAN;
+    r->plan_ms = now->made.predicted ? p->makespan : NAN;
     // Constants are as they were learnt; what shows of weights and gradients was predicted beside them.
     double shown = p->step - p->makespan - run->clock->setting.weights.update;
-    r->predicted_ms = now->predicted ? calibration_predict(&run->clock->calibration, now->terms) + shown : NAN;
+    r->predicted_ms =
+        now->made.predicted ? calibration_predict(&run->clock->calibration, now->made.terms) + shown : NAN;
     r->plan_stall_us = 0;
 }
 
