@@ -351,17 +351,18 @@ static int train_step(Run* run) {
     double sums[2];
     step->number = run->state.step + 1;
     step->lr = schedule_lr(c, step->number);
+    run_next_batch(run);
     ALL_MECHANISMS(run, begin);
     run_micro_batches(run, run->data.train, 1);
     ALL_MECHANISMS(run, before_update);
     model_update(m, c, step->lr, step->number);
-    ALL_MECHANISMS(run, after_update);
+    run_agree(run);
     if (run->left) return -1;
     m->k->download(sums, m->loss_sum, sizeof sums, m->s);  // the one wait of a step; grad_norm2 stands behind
     step->loss = sums[0] / run->batch.weight;
     step->grad_norm = sqrt(sums[1]);
     if (m->k->no_results) step->loss = step->grad_norm = NAN;
-    else if (!isfinite(step->loss) || !isfinite(step->grad_norm)) ALL_MECHANISMS(run, diverge);
+    else if (!isfinite(step->loss) || !isfinite(step->grad_norm)) run_diverged(run);
     ALL_MECHANISMS(run, end);
     run->state.step = step->number;
     run->state.loss = step->loss;
@@ -382,10 +383,10 @@ static void train(Run* run) {
     ALL_MECHANISMS(run, start);
     if (run->state.step == 0 && c->eval_every && c->steps > 0) run_evaluate(run);
     while (run->state.step < c->steps && !run->ends && train_step(run) == 0) {
-        ALL_MECHANISMS(run, tell);
+        run_tell(run);
         if (is_due(c, run->state.step, c->eval_every)) run_evaluate(run);
-        if (is_due(c, run->state.step, c->sample_every) && !run->ends) ALL_MECHANISMS(run, sample);
-        ALL_MECHANISMS(run, between);
+        if (is_due(c, run->state.step, c->sample_every) && !run->ends) run_sample(run);
+        run_keep(run);
     }
     ALL_MECHANISMS(run, finish);
 }

@@ -212,7 +212,7 @@ void run_evaluate(Run* run) {
     double loss = evaluate(run, &run->val_targets);
     if (run->val_targets == 0) return;
     run->state.val_loss = loss;
-    ALL_MECHANISMS(run, tell_loss);
+    run_tell_loss(run);
 }
 
 // ---- a sample: a document's tokens one after another, with keys and values of those before in the KV cache

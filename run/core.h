@@ -124,14 +124,8 @@ typedef struct Mechanism {
     void (*start)(Run* run);          // of training
     void (*begin)(Run* run);          // before the rows of a step
     void (*before_update)(Run* run);  // all gradients are there
-    void (*after_update)(Run* run);   // it was given to the stream
-    void (*diverge)(Run* run);        // loss or norm of the gradients is not finite: ends the program
-    void (*end)(Run* run);            // they are known
-    void (*tell)(Run* run);           // the step is done
-    void (*tell_loss)(Run* run);      // an evaluation is
-    void (*sample)(Run* run);
-    void (*between)(Run* run);  // after all that, before the next step
-    void (*finish)(Run* run);   // of training
+    void (*end)(Run* run);            // loss and norm of the step are known
+    void (*finish)(Run* run);         // of training
     void (*close)(Run* run);
 } Mechanism;
 
@@ -140,6 +134,17 @@ extern const Mechanism mechanisms[];
 #define ALL_MECHANISMS(run, call)                       \
     for (const Mechanism* x = mechanisms; x->name; x++) \
         if (x->call) x->call(run)
+
+// ---- the lines of a step that each program has in its own way, as it has the table: build/core in core_stubs.c
+
+void run_next_batch(Run* run);  // run->batch becomes that of the next step
+void run_agree(Run* run);       // the update was given to the stream: all ranks go on to the same step, or run->left
+void run_diverged(Run* run);    // loss or norm of the gradients is not finite: ends the program
+void run_tell(Run* run);        // the step is done
+void run_tell_loss(Run* run);   // an evaluation is
+// Prints texts that begin with a run's own prompts, between steps; the same at every step, and into the log.
+void run_sample(Run* run);
+void run_keep(Run* run);  // writes the files that are due
 
 // ---- rows of a step
 

@@ -12,20 +12,26 @@ static void refuse_others(Run* run) {
     if (other) die("%s: one rank trains here by the reference kernels, and keeps nothing; try ./train", other);
 }
 
-static void tell(Run* run) {
+void run_next_batch(Run* run) { core_next_batch(run); }
+
+void run_agree(Run* run) { (void)run; }
+
+void run_keep(Run* run) { (void)run; }
+
+void run_tell(Run* run) {
     const Step* s = &run->step;
     printf("step %" PRId64 "/%" PRId64 " | loss %.4f | norm %.3f | lr %.2e\n", s->number, run->config.steps, s->loss,
            s->grad_norm, s->lr);
 }
 
-static void tell_loss(Run* run) {
+void run_tell_loss(Run* run) {
     printf("step %" PRId64 ": validation loss %.4f over %" PRId64 " targets\n", run->state.step, run->state.val_loss,
            run->val_targets);
 }
 
-static void sample(Run* run) { sample_print(run, "", run->config.tokens, (uint64_t)run->config.seed, NULL); }
+void run_sample(Run* run) { sample_print(run, "", run->config.tokens, (uint64_t)run->config.seed, NULL); }
 
-static void diverge(Run* run) { die("step %" PRId64 ": the loss or the norm is not finite", run->step.number); }
+void run_diverged(Run* run) { die("step %" PRId64 ": the loss or the norm is not finite", run->step.number); }
 
 // Of the fp32 weights, tensor by tensor.
 static void finish(Run* run) {
@@ -46,7 +52,6 @@ const Mechanism mechanisms[] = {
     {"data", .open = core_open_data},
     {"model", .open = core_open_model},
     {"weights", .open = core_init_weights},
-    {"batch", .begin = core_next_batch},
-    {"lines", .tell = tell, .tell_loss = tell_loss, .sample = sample, .diverge = diverge, .finish = finish},
+    {"hashes", .finish = finish},
     {NULL},
 };

@@ -2,7 +2,8 @@
 # layers.sh - the trainer is read, and links, a layer at a time (README.md, a reading tour): whatever an object needs of
 # ours is defined in its layer or one below.
 #
-# Only the table `mechanisms` looks up: in it a program says which layers it has (run/core_stubs.c: the core alone).
+# Only the table `mechanisms` and the lines of a step beside it (run/core.h) look up: there a program says which layers
+# it has (run/core_stubs.c: the core alone).
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 core=$(make -s core-files core-plumbing | sed -n 's/.* \([a-z_/0-9]*\)\.cu\{0,1\}$/\1/p' | paste -s -d '|')
@@ -28,12 +29,13 @@ nm -A -g $(make -s object-names) |
 awk '
     NR == FNR { layer[++n] = $1; files[n] = "^(" $2 ")$"; next }
     { object[++m] = $1; kind[m] = $2; name[m] = $3 }
+    BEGIN { seam = "^(mechanisms|run_(next_batch|agree|diverged|tell|tell_loss|sample|keep))$" }
     function of(file, i) { for (i = 1; file !~ files[i]; i++); return i }
     END {
         for (i = 1; i <= m; i++) if (kind[i] != "U") where[name[i]] = object[i]
         for (i = 1; i <= m; i++) {
             if (!(object[i] in at)) objects[at[object[i]] = of(object[i])]++
-            if (kind[i] != "U" || !(name[i] in where) || name[i] == "mechanisms") continue
+            if (kind[i] != "U" || !(name[i] in where) || name[i] ~ seam) continue
             own = at[object[i]]; other = of(where[name[i]])
             if (other <= own) continue
             up[own] = up[own] "    " object[i] " needs " name[i] " of " layer[other] " in " where[name[i]] "\n"

@@ -5,8 +5,6 @@
 // ---- files/origin.c
 
 void run_find_origin(Run* run);  // claims the run directory; the checkpoint to start from, its options and shape
-// Ends the program at a loss or norm that is not finite, with the command that goes on from before.
-void run_diverged(Run* run);
 void run_leave_origin(Run* run);           // lets the files go that rank 0 holds, in a rank that was forked from it
 RunState run_saved_state(const Run* run);  // what state.json says
 

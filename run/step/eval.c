@@ -49,8 +49,7 @@ int eval_end(Run* run) {
     return !run->stopped_by && !run->cluster->unplanned;
 }
 
-// Between steps, into the log.
-void eval_tell(Run* run) {
+void run_tell_loss(Run* run) {
     double loss = run->state.val_loss;
     runlog_strong(&run->books->log,
                   "step %" PRId64 ": validation loss %.4f over %" PRId64 " targets (a unigram model has %.4f), %.1f s",

@@ -158,7 +158,6 @@ void give_up_hear(Run* run);
 int eval_plan(Run* run);
 int eval_end(Run* run);
 double eval_loss_sum(Run* run);
-void eval_tell(Run* run);                                   // of an evaluation between steps
 void run_eval(Run* run);                                    // --eval
 void run_choices(Run* run);                                 // --eval FILE
 double log_softmax(const float* logits, int V, int token);  // log softmax(logits)[token], logits (V)
@@ -167,8 +166,6 @@ const float* token_logits(Run* run, int n);
 // What a language model must beat: the loss under the frequencies of the (first millions of) training tokens, each
 // counted once more so that none has probability zero. Also finds val_bytes. Overwrites run->batch.
 void run_unigram_loss(Run* run);
-// Between steps, texts that begin with a run's own prompts, the same at every step; into the log, too.
-void run_sample(Run* run);
 
 // ---- step/pace.c: steps that take long
 

@@ -27,7 +27,8 @@ static void begin_record(Run* run) {
     if (run->model.k->on_host) run->clock->processor_before = host_processor_seconds();
 }
 
-static void take_plan(Run* run) {
+// The plan that was made ahead.
+void run_next_batch(Run* run) {
     Batch swapped = run->batch;
     run->batch = run->ahead;
     run->ahead = swapped;
@@ -48,8 +49,6 @@ static void plan_next(Run* run) {
 
 static void give_back_pieces(Run* run) { plan_once_give_back(&run->batch); }
 
-static void measure_work(Run* run) { balance_measure(run, &run->cluster->report); }
-
 // All ranks have the same plan in `ahead`, or none, or the run ends: the update sends the weights of its strategy,
 // bucket by bucket.
 static void agree_on_strategy(Run* run) {
@@ -60,7 +59,8 @@ static void agree_on_strategy(Run* run) {
     strategies_predict(run, &run->books->record);
 }
 
-static void agree_on_plan(Run* run) {
+void run_agree(Run* run) {
+    balance_measure(run, &run->cluster->report);
     run->books->record.plan_stall_us += 1e6 * ahead_wait(run);
     ahead_agree(run, &run->cluster->report);
     if (!run->left) balance_hear(run, &run->books->record);
@@ -71,7 +71,8 @@ static void agree_on_plan(Run* run) {
 
 static void turn(Run* run) { strategies_turn(run, run->ahead.planned->strategy); }
 
-static void tell_step(Run* run) {
+void run_tell(Run* run) {
+    give_up_hear(run);
     run->books->record.loss_hash = run->state.loss_hash;
     double done = (double)(run->state.step - run->books->first_step), spent = now_seconds() - run->books->steps_began;
     run->books->record.seconds_left = spent / done * (double)(run->config.steps - run->state.step);
@@ -80,7 +81,7 @@ static void tell_step(Run* run) {
     pace_see_signals(run);
 }
 
-static void keep(Run* run) {
+void run_keep(Run* run) {
     if (run->config.eval_every > 0 && run->state.step % run->config.eval_every == 0) run_write_report(run);
     if (run->books->saving.all_written & WRITTEN_FAR) run_save_end(run);
     if (run->books->saving.all_written & WRITTEN_CLOSE) close_end(run);
@@ -131,7 +132,7 @@ static void finish(Run* run) {
 
 static void plan_only(Run* run) {
     ahead_plan_now(run);
-    take_plan(run);
+    run_next_batch(run);
     if (run->config.dump_grads) run_dump(run);
     else if (run->model.world->rank == 0) run_explain(run);
 }
@@ -220,7 +221,7 @@ const Mechanism mechanisms[] = {
     {"what if", .open = run_say_what_if},
     {"other runs", .open = run_show_others},
     {"communication", .open = run_open_ranks},
-    {"origin", .open = run_find_origin, .diverge = run_diverged},
+    {"origin", .open = run_find_origin},
     {"data", .open = run_open_data},
     {"model", .open = run_settle_model},
     {"forked ranks", .open = run_fork_ranks},
@@ -233,15 +234,11 @@ const Mechanism mechanisms[] = {
     {"memory and weights", .open = prepare, .start = start},
     {"work", .open = choose_work},
     {"record", .begin = begin_record, .end = run_end_record},
-    {"batch", .begin = take_plan},
     {"slow ranks, decisions", .begin = balance_change},
     {"planner", .begin = plan_next, .end = give_back_pieces},
-    {"slow ranks, work", .begin = balance_begin, .after_update = measure_work},
+    {"slow ranks, work", .begin = balance_begin},
     {"preferences", .begin = labels_prefer},
     {"strategies", .before_update = agree_on_strategy, .end = turn},
-    {"agreement", .after_update = agree_on_plan},
-    {"slow ranks, given up", .tell = give_up_hear},
-    {"log", .tell = tell_step, .tell_loss = eval_tell, .sample = run_sample},
-    {"files", .between = keep, .finish = finish, .close = run_close},
+    {"files", .finish = finish, .close = run_close},
     {NULL},
 };
