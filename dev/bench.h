@@ -12,7 +12,7 @@
 
 #include "data/json.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/open.h"
+#include "kernels/table/open.h"
 
 // Of this thread: other programs may share its core, which the clock would count.
 static inline double processor_seconds(void) {

@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "kernels/open.h"
+#include "kernels/table/open.h"
 #include "plan/model/split.h"
 #include "test/shapes.h"
 

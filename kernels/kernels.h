@@ -276,6 +276,7 @@ typedef struct Kernels {
     void (*record_event)(int i, Stream s);
     // seconds (n) = times of the events 0 .. n - 1, from any common origin. Waits for them.
     void (*read_events)(double* seconds, int n);
+    void (*wait_until)(double seconds);  // the clock is not before that; NULL but in virtual time
 } Kernels;
 
 extern const Kernels cpu_reference;  // every op in its plainest form; its memory_available is NULL

@@ -10,8 +10,6 @@
 // goes on instead. What is not stretched, as waiting, the stream must have finished before the next piece begins.
 #include "kernels/timer.h"
 
-#include "kernels/virtual/virtual.h"
-
 // Returns whether a step is measured, between timer_begin and timer_read; collectives between two record no events.
 static int is_running(const Timer* t) { return t && t->on && t->n > 0; }
 
@@ -30,7 +28,7 @@ static void fall_behind(Timer* t, Stream s) {
     t->k->synchronize(s);
     if (!(drag > 1)) return;
     double until = t->since + drag * (t->k->clock() - t->since);
-    if (t->k->virtual_time) virtual_wait_until(1e3 * until);
+    if (t->k->wait_until) t->k->wait_until(until);
     else
         while (t->k->clock() < until) continue;
 }

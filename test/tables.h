@@ -2,7 +2,7 @@
 // -DTEST_DEVICE="emu" (or "cuda"), that of the device; with WITHOUT_BACKEND one of the test's own (exact_scratch.h).
 // And how host memory reaches a device that cannot see it.
 #pragma once
-#include "kernels/open.h"
+#include "kernels/table/open.h"
 #include "kernels/cpu/cpu.h"
 #include "test/test.h"
 

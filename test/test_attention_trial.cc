@@ -5,7 +5,7 @@
 
 extern "C" {
 #include "kernels/kernels.h"
-#include "kernels/open.h"
+#include "kernels/table/open.h"
 #include "test/cache_files.h"
 }
 #include "kernels/cuda/cuda.h"

@@ -3,7 +3,7 @@
 //
 //   test/ranks.sh N build/release/test/test_comm                       N: 1, 2, 3, 4 or 8
 //   RANKS_MPI=forked test/ranks.sh N build/release/test/test_comm      forked ranks
-#include "kernels/open.h"
+#include "kernels/table/open.h"
 #include "kernels/virtual/virtual.h"
 #include "test/comm_claims.h"
 

@@ -4,7 +4,7 @@
 
 extern "C" {
 #include "kernels/kernels.h"
-#include "kernels/open.h"
+#include "kernels/table/open.h"
 }
 #include "test/test.h"
 

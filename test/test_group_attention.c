@@ -13,7 +13,7 @@
 // which times r is the tolerance (about 1e-4 of the largest entry). With bf16 out may round to either side of a border,
 // an ulp, at most 2^-7 of its value: D by |dout_i| |out_i| 2^-7; and so may each result. Tables that multiply
 // probabilities rounded to bf16 are off by 2^-9 of themselves, either way: 2^-8 more in r.
-#include "kernels/open.h"
+#include "kernels/table/open.h"
 #include "kernels/comm/group_attention.h"
 #include "plan/value/plan.h"
 #include "test/late_comm.h"

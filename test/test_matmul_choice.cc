@@ -6,7 +6,7 @@
 
 extern "C" {
 #include "kernels/kernels.h"
-#include "kernels/open.h"
+#include "kernels/table/open.h"
 #include "plan/base/disk.h"
 #include "test/cache_files.h"
 }

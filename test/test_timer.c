@@ -4,7 +4,7 @@
 // Most claims run in a time of their own: a rank has a host clock that only moves when it is told to, and a stream that
 // may be behind. Sums of such times differ from the expected ones by rounding alone: of n additions of at most `whole`,
 // n whole 2^-53, which NEAR covers for all of these.
-#include "kernels/open.h"
+#include "kernels/table/open.h"
 #include "kernels/timer.h"
 #include "kernels/virtual/virtual.h"
 #include "test/numbers.h"

@@ -429,6 +429,7 @@ const Kernels cpu_reference = {
     embedding_forward, embedding_backward, norm_forward, norm_backward,
     matmul_forward, matmul_backward_input, matmul_backward_weight, rotary_forward, rotary_backward,
     attention_forward, attention_backward, activation_forward, activation_backward, add,
-    classifier, sample, add_sum, adamw, sum_of_squares, clip_scale, now_seconds, record_event, read_events
+    classifier, sample, add_sum, adamw, sum_of_squares, clip_scale, now_seconds, record_event, read_events,
+    /* wait_until */ NULL
 };
 // clang-format on

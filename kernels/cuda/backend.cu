@@ -316,5 +316,6 @@ const Kernels cuda_kernels = {device_name,
                               cuda_clip_scale,
                               now_seconds,
                               record_event,
-                              read_events};
+                              read_events,
+                              /* wait_until */ NULL};
 // clang-format on

@@ -33,6 +33,7 @@ double virtual_transfer_ms(const VirtualTransfer* transfer) {
 static void charge(double ms) { rank.now += ms; }
 
 static double virtual_clock(void) { return 1e-3 * rank.now; }
+static void wait_until(double seconds) { virtual_wait_until(1e3 * seconds); }
 static void record_event(int i, Stream s) { rank.events[i] = virtual_clock(); }
 static void read_events(double* seconds, int n) { memcpy(seconds, rank.events, (size_t)n * sizeof(double)); }
 
@@ -120,6 +121,7 @@ static void install(Kernels* table) {
     table->clock = virtual_clock;
     table->record_event = record_event;
     table->read_events = read_events;
+    table->wait_until = wait_until;
 }
 
 // ---- memory that is address space: pages come when they are written to

@@ -11,7 +11,6 @@
 #include "data/model_files.h"
 #include "run/files/close.h"
 #include "run/files/saving.h"
-#include "run/setup/setup.h"
 
 // What rank 0 tells the others.
 typedef struct Origin {
@@ -282,8 +281,6 @@ static void tell(Run* run, Origin* o) {
 
 void run_find_origin(Run* run) {
     static Origin o;
-    run->books->dir.lock = run->books->pin = -1;
-    if (run->config.close_copy) run_fork_ranks(run);  // each has a part to look for, and one to make room for
     int first = run->model.world->rank == 0;
     if (first) o.failed = find_directory(run, &o) || (run->books->claims && claim(run, &o));
     tell(run, &o);
@@ -298,7 +295,6 @@ void run_find_origin(Run* run) {
 void run_leave_origin(Run* run) {
     checkpoint_unpin(run->books->pin);
     if (run->books->dir.lock >= 0) close(run->books->dir.lock);
-    run->books->dir.lock = run->books->pin = -1;
 }
 
 RunState run_saved_state(const Run* run) {

@@ -12,7 +12,7 @@
 #include "run/files/saving.h"
 #include "run/step/step.h"
 #include "run/model/tensor_parallel.h"
-#include "run/rl/labels.h"
+#include "run/step/labels.h"
 
 // ---- the model's side of files
 

@@ -113,7 +113,7 @@ typedef struct Row {
     int* vocab_rows;    // (N) of wte that this rank holds, -1 where it does not; unused when alone
     // After the classifier of tokens n .. n + N: where labels do not count alike; NULL: they do.
     void (*weigh)(const Model* m, const struct Row* row, void* logits, int n, int N, int train);
-    const struct Labels* labels;  // run/rl/labels.h
+    const struct Labels* labels;  // run/step/labels.h
 } Row;
 
 // The activation `id` of layer l, of the slot at work; NULL where the model has none.

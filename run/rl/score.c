@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "run/rl/labels.h"
+#include "run/step/labels.h"
 #include "run/step/step.h"
 
 // -log p of the batch's labels, each where the label itself stands in the corpus.

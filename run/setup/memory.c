@@ -10,7 +10,7 @@
 #include "run/files/close.h"
 #include "run/model/tensor_parallel.h"
 #include "run/model/work.h"
-#include "run/rl/labels.h"
+#include "run/step/labels.h"
 #include "run/rl/rollouts.h"
 #include "run/strategies/strategies.h"
 #include "run/files/saving.h"

@@ -8,7 +8,7 @@
 
 #include "kernels/host.h"
 #include "data/docs_files.h"
-#include "kernels/open.h"
+#include "kernels/table/open.h"
 #include "plan/base/terminal.h"
 #include "plan/layout/layout_ranks.h"
 #include "run/files/saving.h"

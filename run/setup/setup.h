@@ -16,6 +16,7 @@ typedef struct RunParts {
 
 static inline void run_attach(Run* run, RunParts* parts) {
     run->cluster = &parts->cluster, run->clock = &parts->clock, run->books = &parts->books;
+    run->books->dir.lock = run->books->pin = -1;
     run->batch.planned = &parts->planned[0], run->ahead.planned = &parts->planned[1];
     model_set_ranks(&run->model, &parts->ranks);
 }

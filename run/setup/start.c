@@ -9,12 +9,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "kernels/open.h"
+#include "kernels/table/open.h"
 #include "data/docs_files.h"
 #include "data/model_files.h"
 #include "data/sampler_mix.h"
 #include "data/tokenizer_files.h"
-#include "run/rl/labels.h"
+#include "run/step/labels.h"
 #include "run/setup/setup.h"
 
 // ---- the command that started this program, up to its options: what a person pastes to go on

@@ -11,7 +11,7 @@
 #include "data/json.h"
 #include "data/sampler_join.h"
 #include "data/sampler_mix.h"
-#include "kernels/open.h"
+#include "kernels/table/open.h"
 #include "plan/base/disk.h"
 #include "run/show/run_page.h"
 #include "run/strategies/strategies.h"

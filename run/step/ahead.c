@@ -15,9 +15,8 @@
 #include "data/sampler_cut.h"
 #include "data/sampler_mix.h"
 #include "run/files/close.h"
-#include "run/rl/labels.h"
+#include "run/step/labels.h"
 #include "run/strategies/strategies.h"
-#include "run/slow/balance.h"
 #include "run/files/saving.h"
 #include "run/setup/setup.h"
 
@@ -126,15 +125,14 @@ void run_end_unplanned(const Run* run) {
     die("%s%s", whose, why + r * ERR_BYTES);
 }
 
-void ahead_agree(Run* run, const RankReport* report) {
+void ahead_agree(Run* run, const RankReport* report, uint64_t decided, int explains) {
     char err[ERR_BYTES];
     Comm* c = run->model.world;
     Cluster* x = run->cluster;
     Clock* clock = run->clock;
     BatchPlan* next = run->ahead.planned;
     PlanHash made = plan_hash_of(run, &run->ahead);
-    made.plan =
-        hash_bytes(clock->calibration.theta, sizeof clock->calibration.theta, made.plan ^ balance_state_hash(run));
+    made.plan = hash_bytes(clock->calibration.theta, sizeof clock->calibration.theta, made.plan ^ decided);
     made.failed = x->why[0] != 0;
     double expected = calibration_predict(&clock->calibration, next->made.terms);
     Agreement mine = {made,
@@ -164,17 +162,17 @@ void ahead_agree(Run* run, const RankReport* report) {
         ms = MAX(ms, other->ms);
     }
     if (run->strategies) strategies_expect(run, next);
-    int learns = ms > 0 && balance_explains_step(run);
+    int learns = ms > 0 && explains;
     if (learns && run->strategies) strategies_learn(run, ms);
     else if (learns) calibration_learn(&clock->calibration, clock->last_terms, ms);
     clock->last_ms = 0;
 }
 
-void ahead_plan_now(Run* run) {
+void ahead_plan_now(Run* run, uint64_t decided) {
     RankReport none = {0};
     ahead_start(run, run->state.step + 1);
     ahead_wait(run);
-    ahead_agree(run, &none);
+    ahead_agree(run, &none, decided, 0);
     if (run->cluster->unplanned) run_end_unplanned(run);
     if (run->strategies) zero_gather(&run_under(run, run->ahead.planned->strategy)->model);
     strategies_turn(run, run->ahead.planned->strategy);

@@ -12,7 +12,7 @@
 #include "data/sampler_join.h"
 #include "plan/published/published.h"
 #include "run/model/tensor_parallel.h"
-#include "run/rl/labels.h"
+#include "run/step/labels.h"
 #include "run/strategies/strategies.h"
 #include "run/setup/setup.h"
 

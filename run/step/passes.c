@@ -1,7 +1,7 @@
 // passes.c - the passes of a step on many ranks: what the device needs of their rows, by the schedule, and what core.c
 // asks of them (RunRanks).
 #include "run/model/tensor_parallel.h"
-#include "run/rl/labels.h"
+#include "run/step/labels.h"
 #include "run/step/step.h"
 
 // ---- tokens to the device

@@ -52,7 +52,7 @@ typedef struct BatchPlan {
     RowAttention* shared;       // (n_rows) of those that other ranks have a part in
     Row rows[MOST_STAGES];      // under way, by slot
     SideBySide* answers;        // generation: what decode works at; NULL: one text
-    float* labels;              // in Batch.indices: see run/rl/labels.h; unused where labels count alike
+    float* labels;              // in Batch.indices: see run/step/labels.h; unused where labels count alike
     int* starts;                // (n_pieces) of their tokens, one behind another; then, too
     int* vocab_rows;            // in Batch.indices: Row.vocab_rows of its tokens; unused when alone
     Span* spans;                // (max_tokens) of one micro-batch
@@ -130,10 +130,11 @@ void ahead_close(Run* run);  // ends the thread, if there is one
 // Before the first communication of a step: all ranks have the same plan in `ahead`, and have learnt the same for those
 // to come, or the run ends. A signal that any rank has seen, or a plan that one lacks, stops all of them at the same
 // step. The slowest rank's time of the last step corrects the cost model, on all ranks alike, so that they go on to
-// make the same plans. report: of this rank's last step.
-void ahead_agree(Run* run, const RankReport* report);
+// make the same plans. report: of this rank's last step. What is known of slow ranks is told by run/slow: decided, a
+// hash of what all have decided alike; explains: the last step's time says something about the cost model.
+void ahead_agree(Run* run, const RankReport* report, uint64_t decided, int explains);
 // Draws, plans and agrees on the next step, without a step beside it.
-void ahead_plan_now(Run* run);
+void ahead_plan_now(Run* run, uint64_t decided);
 // While the step at work computes, unless it is the last. The cost model changes here, where no plan is being made.
 void ahead_plan_next(Run* run);
 // All ranks, which call it together, have the same plan of b, or the run ends; failed: what planning b has returned

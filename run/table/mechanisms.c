@@ -8,7 +8,7 @@
 
 #include "run/files/close.h"
 #include "data/tokenizer_files.h"
-#include "run/rl/labels.h"
+#include "run/step/labels.h"
 #include "run/rl/rollouts.h"
 #include "run/strategies/strategies.h"
 #include "run/slow/balance.h"
@@ -62,7 +62,7 @@ static void agree_on_strategy(Run* run) {
 void run_agree(Run* run) {
     balance_measure(run, &run->cluster->report);
     run->books->record.plan_stall_us += 1e6 * ahead_wait(run);
-    ahead_agree(run, &run->cluster->report);
+    ahead_agree(run, &run->cluster->report, balance_state_hash(run), balance_explains_step(run));
     if (!run->left) balance_hear(run, &run->books->record);
     if (!run->strategies) zero_gather(&run->model);
     else if (run->left) strategies_turn(run, run->ahead.planned->strategy);
@@ -99,7 +99,7 @@ static void start(Run* run) {
     run->books->unigram_loss = run->books->val_bytes = NAN;
     if (tells) run_unigram_loss(run);
     run_catch_signals(run);
-    ahead_plan_now(run);
+    ahead_plan_now(run, balance_state_hash(run));
     run->books->log.fd = -1;
     if (run->model.world->rank == 0 && runlog_open(&run->books->log, run->books->out, c->resume, run->state.step, err))
         die("%s", err);
@@ -131,7 +131,7 @@ static void finish(Run* run) {
 }
 
 static void plan_only(Run* run) {
-    ahead_plan_now(run);
+    ahead_plan_now(run, balance_state_hash(run));
     run_next_batch(run);
     if (run->config.dump_grads) run_dump(run);
     else if (run->model.world->rank == 0) run_explain(run);
@@ -208,6 +208,12 @@ static void time_strategies(Run* run) {
     if (run->strategies) strategies_time(run, run->model.timer), strategies_balance(run);
 }
 
+// With close copies each rank has a part to look for, and one to make room for.
+static void find_origin(Run* run) {
+    if (run->config.close_copy) run_fork_ranks(run);
+    run_find_origin(run);
+}
+
 static void find_ranks(Run* run) {
     run->ranks = &run_ranks;
     run_find_ranks(run);
@@ -221,7 +227,7 @@ const Mechanism mechanisms[] = {
     {"what if", .open = run_say_what_if},
     {"other runs", .open = run_show_others},
     {"communication", .open = run_open_ranks},
-    {"origin", .open = run_find_origin},
+    {"origin", .open = find_origin},
     {"data", .open = run_open_data},
     {"model", .open = run_settle_model},
     {"forked ranks", .open = run_fork_ranks},

@@ -33,7 +33,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "kernels/open.h"
+#include "kernels/table/open.h"
 
 typedef enum Kind { ALLOC, OPEN, READ, WRITE, SYNC, RENAME, CLOSE, MKDIR, REMOVE, STAT, LOCK, THREAD, KINDS } Kind;
 

@@ -1,5 +1,5 @@
 // labels.c - see labels.h.
-#include "run/rl/labels.h"
+#include "run/step/labels.h"
 
 #include <math.h>
 #include <stdlib.h>

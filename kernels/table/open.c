@@ -6,7 +6,7 @@
 
 #include "kernels/comm/comm_transport.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/open.h"
+#include "kernels/table/open.h"
 #include "kernels/virtual/virtual.h"
 
 #if defined(HAVE_CUDA) || defined(HAVE_EMU)
