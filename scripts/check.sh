@@ -60,7 +60,7 @@ names_in() { # names_in DOCUMENT: a name a line
     grep -oE '`[A-Za-z0-9_-]+\.(c|h|cu|cuh|cc|py|sh|mk)`' "$1" | tr -d '`'
 }
 missing_files() {
-    for document in README.md */README.md dev/results/*.md; do
+    for document in README.md */README.md dev/LOG.md dev/results/*.md; do
         names_in "$document" | grep -vE 'NAME|MODULE' | sort -u | while read -r name; do
             [ -e "$name" ] || [ -e "$(dirname "$document")/$name" ] ||
                 find $code dev scripts test -name "$name" 2> /dev/null | grep -q . ||
@@ -85,7 +85,7 @@ words_in() { # words_in DOCUMENT: a word a line
         sed 's/^[^-]//'
 }
 missing_words() {
-    for document in README.md */README.md scripts/recipes/README.md dev/results/*.md; do
+    for document in README.md */README.md scripts/recipes/README.md dev/LOG.md dev/results/*.md; do
         words_in "$document" | sed "s,^,$document ,"
     done | awk -v elsewhere="$elsewhere" '
         FNR == NR { is[$0] = 1; next }
@@ -94,7 +94,7 @@ missing_words() {
         { print $1 ": " $2 "   <- not in the tree" }' "$words" -
 }
 missing_keys() { # of options: --cp kind=ring
-    for document in README.md */README.md scripts/recipes/README.md dev/results/*.md; do
+    for document in README.md */README.md scripts/recipes/README.md dev/LOG.md dev/results/*.md; do
         { grep -oE '`--[^`]+`' "$document"; grep -E '^    .* --' "$document"; } |
             grep -oE -e '--[a-z][a-z-]*[ =]([^ "=]*,)?[a-z-]+=' | sed -E 's/[ =]([^ ]*,)?/ /; s/=$//' | sort -u |
             while read -r key; do
