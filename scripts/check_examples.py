@@ -24,6 +24,8 @@ EXAMPLES = [
             "mpirun --oversubscribe -n 4 build/release/train --explain --data {work}/ten.jsonl --val {work}/ten.jsonl "
             "--machine a100-7b --capacity 6451 --context 9000 --batch-tokens 27000 --out {work}/run",
             r"\b\d+ us\b", "mpirun"),
+    Example("picture", "plan/README.md", "## The picture", "plan ",
+            "TRAIN=$PWD/build/release/train dev/picture.sh {work}", r"\b\d+ us\b", None),
     Example("simulate", "plan/README.md", "## The simulator", "predicted, ms",
             "build/release/dev/simulate --batches 4", r"(?<=\.\d\d) \d+ \d+(?= \d+\.\d \d+\.\d \d+\.\d)", None),
     Example("bench_plan", "dev/results/planning.md", "## How long planning takes, how close it comes",
@@ -75,12 +77,19 @@ def differences(example, printed):
     return missing
 
 
-def picture(printed):
-    """What README.md says of the drawn step, from what --explain prints of it."""
+def told(example, printed):
+    """What sentences and drawings say of the steps that are drawn, in whole ms: (document, words) pairs."""
     def number(pattern):
         return round(float(re.search(pattern, printed).group(1)))
-    return [f"would take {number(r'static +([0-9.]+)')} ms here, and no plan less than "
-            f"{number(r'at least ([0-9.]+)')}, the bound", f" {number(r'makespan ([0-9.]+)')}\n"]
+    if example.name not in ("explain", "picture"):
+        return []
+    ms, least, static = number(r"makespan ([0-9.]+)"), number(r"at least ([0-9.]+)"), number(r"static +([0-9.]+)")
+    if example.name == "explain":
+        return [(example.document, f"would take {static} ms here, and the proven lower bound is {least} ms"),
+                (example.document, f" 1178 {ms} 9000 #")]
+    flexsp = number(r"flexsp +([0-9.]+)")
+    return [("README.md", f"takes {ms} ms, with one cp size for all documents {static} ms, FlexSP's {flexsp} ms"),
+            ("README.md", f"lower bound is {least} ms")]
 
 
 def main():
@@ -101,8 +110,9 @@ def main():
         if not shown(example):
             wrong.append(f'no "{example.words}" in section "{example.section}"')
         wrong += differences(example, run.stdout)
-        if example.name == "explain" and not wrong:
-            wrong += [words for words in picture(run.stdout) if words not in open("README.md").read()]
+        if not wrong:
+            wrong += [f"{document}: {words}" for document, words in told(example, run.stdout)
+                      if words not in " ".join(open(document).read().split())]
         print(f"{'FAILED' if wrong else 'passed'} {example.name}: {example.document}")
         for line in wrong:
             print(f"    the document and `{example.command}` differ: {line.strip()}")
