@@ -403,6 +403,7 @@ CLAIM(a_rank_that_waits_for_its_node_holds_up_those_that_compute_with_it_and_no_
     static int nobody[WAVES * RANKS + 1];
     Arena arena = {0};
     double late[RANKS];
+    int is_inside;
     MoveTime times = {.ranks = RANKS, .overlap = 1};
     StrategyMoves moves = {.times = &times};
     MoveTables tables = {.gradients = {[MOVE_INSIDE] = {WAVES, RANKS, 0, inside, nobody, nobody},
@@ -413,7 +414,7 @@ CLAIM(a_rank_that_waits_for_its_node_holds_up_those_that_compute_with_it_and_no_
         for (int r = 0; r < RANKS; r++)
             window[r] = (MoveWindow){.end = 100, .backward = 10, .layers = 1, .together = r / 2, .hides = 1};
         owners[2 * RANKS + sender] = (RankWave){7, 1};
-        CHECK_CLOSE(strategy_play(late, &tables, &moves, window, &arena), sender == 1 ? 15 + 7 : 15, 1e-12);
+        CHECK_CLOSE(strategy_play(late, &is_inside, &tables, &moves, window, &arena), sender == 1 ? 15 + 7 : 15, 1e-12);
         owners[2 * RANKS + sender] = (RankWave){0, 0};
     }
     arena_free(&arena);

@@ -529,6 +529,18 @@ CLAIM(what_moving_takes_is_predicted_and_weighed) {
     CHECK(sh("grep -c '\"strategy\": \"2xtp4\"' $W/virtual/log.jsonl") == 0 && atoi(output) == STEPS);
 }
 
+// Pipelines that come to their last passes at unlike times: sums inside these would hold the links that exchanges of
+// tensor parallelism wait for, by a third of a step here.
+CLAIM(sums_leave_behind_passes_whose_exchanges_would_wait) {
+    double measured[STEPS], predicted[STEPS];
+    run_on(8, "apart",
+           "--machine h200-8b --device virtual --data $W/corpus --layers 4 --width 128 --heads 4 --vocab 512 "
+           "--context 320 --batch-tokens 16384 --capacity 2048 --steps 20 --threads 1 --strategies tp4+4xtp1");
+    CHECK(log_values("apart", "measured_ms", measured, STEPS) == STEPS);
+    CHECK(log_values("apart", "predicted_ms", predicted, STEPS) == STEPS);
+    for (int i = 0; i < STEPS; i++) CHECK_CLOSE(measured[i], predicted[i], 1e-3 * predicted[i]);
+}
+
 // A machine of two nodes with whole pipelines in each, whose ranks hold the same: sums are taken inside nodes first,
 // and weights passed on there. Gradients leave under the last of several rows.
 CLAIM(pipelines_of_one_node_sum_before_they_send) {

@@ -94,6 +94,7 @@ typedef struct MovesAtWork {
     RankClock* clock;
     double *ready, *inside, *before, *owners, *delay;  // (ranks)
     int ranks;
+    int is_inside;  // gradients leave under last passes
 } MovesAtWork;
 
 // used_at says when a bucket's weights are first used, through_at when its gradients are done.
@@ -102,9 +103,10 @@ static double used_at(const MoveWindow* w, int bucket) {
     return w->first + w->forward * MIN(MAX(l, 0), w->layers) / w->layers;
 }
 
-static double through_at(const MoveWindow* w, int bucket) {
+static double through_at(const MovesAtWork* x, int r, int bucket) {
+    const MoveWindow* w = &x->window[r];
     int l = bucket - 1 - w->first_layer;
-    if (!w->hides || bucket <= 0) return w->end;
+    if (!x->is_inside || !w->hides || bucket <= 0) return w->end;
     return w->end - w->tail - w->backward * MIN(MAX(l, 0), w->layers) / w->layers;
 }
 
@@ -138,7 +140,14 @@ static void play_weights(double* late, const MovesAtWork* x, const MoveTables* t
 // Sets ready to the time at which each rank is through a bucket, delays included.
 static void find_through(const MovesAtWork* x, const double* late, int bucket) {
     for (int r = 0; r < x->ranks; r++)
-        x->ready[r] = late[r] + through_at(&x->window[r], bucket - x->window[r].lag) + x->delay[r];
+        x->ready[r] = late[r] + through_at(x, r, bucket - x->window[r].lag) + x->delay[r];
+}
+
+// Exchanges of a pass stand behind the wave before on their links.
+static void wait_for_links(const MovesAtWork* x) {
+    for (int r = 0; r < x->ranks; r++)
+        if (x->window[r].meets && x->window[r].hides) x->delay[r] += MAX(0, x->owners[r] - x->ready[r]);
+    level(x->delay, x);
 }
 
 // Leaders wait for their node's sums one bucket later, and then send them on.
@@ -148,10 +157,12 @@ static void wait_for_nodes(const MovesAtWork* x, const double* late, int bucket)
     find_through(x, late, bucket);
 }
 
-static double play_gradients(const double* late, const MovesAtWork* x, const MoveTables* t) {
+static double play_gradients(const double* late, MovesAtWork* x, const MoveTables* t, int is_inside) {
     const MoveTable *owners = &t->gradients[MOVE_OWNERS], *inside = &t->gradients[MOVE_INSIDE];
     double ended = 0, over = 0;
     int behind = inside->waves > 0;
+    x->is_inside = is_inside;
+    for (int r = 0; r < x->ranks; r++) x->clock[r] = (RankClock){.overlap = x->clock[r].overlap};
     for (int r = 0; r < x->ranks; r++) ended = MAX(ended, late[r] + x->window[r].end), x->inside[r] = x->delay[r] = 0;
     for (int b = owners->waves - 1; b >= -behind; b--) {
         find_through(x, late, b);
@@ -161,11 +172,13 @@ static double play_gradients(const double* late, const MovesAtWork* x, const Mov
         if (behind) wait_for_nodes(x, late, b);
         move_play(x->owners, x->clock, owners, b + behind, x->ready);
         for (int r = 0; r < x->ranks; r++) over = MAX(over, x->owners[r]);
+        if (is_inside && b > 0) wait_for_links(x);
     }
+    for (int r = 0; r < x->ranks; r++) over = MAX(over, late[r] + x->window[r].end + x->delay[r]);
     return MAX(over - ended, 0);
 }
 
-double strategy_play(double* late, const MoveTables* t, const StrategyMoves* m, const MoveWindow* window,
+double strategy_play(double* late, int* inside, const MoveTables* t, const StrategyMoves* m, const MoveWindow* window,
                      Arena* arena) {
     char err[ERR_BYTES];
     int n = m->times->ranks;
@@ -176,8 +189,9 @@ double strategy_play(double* late, const MoveTables* t, const StrategyMoves* m, 
     if (arena_check(arena, err)) return NAN;
     for (int r = 0; r < n; r++) x.clock[r] = (RankClock){.overlap = m->times->overlap};
     play_weights(late, &x, t);
-    for (int r = 0; r < n; r++) x.clock[r] = (RankClock){.overlap = m->times->overlap};
-    double end = fmax(play_gradients(late, &x, t) - t->alike[1], 0);
+    double under = play_gradients(late, &x, t, 1), end = play_gradients(late, &x, t, 0);
+    *inside = under <= end;
+    end = fmax(fmin(under, end) - t->alike[1], 0);
     for (int r = 0; r < n; r++) late[r] = MAX(late[r] - t->alike[0], 0);
     arena_reset(arena, mark);
     return end;

@@ -3,7 +3,8 @@
 //
 // All waves of weights leave when a step begins, and a layer waits for its own: they cost what they delay the first
 // pass. A layer's gradients leave when the last pass is through it: they cost what is still under way when the last
-// pipeline has ended.
+// pipeline has ended. A wave holds its links until all who send it have come to it, and exchanges of the pass wait
+// behind it (meets). So where pipelines come to their last passes at unlike times, gradients leave behind them all.
 //
 // Rank r owns piece r of every bucket of the whole model, whatever the strategy. So a strategy has one cost, not one
 // for each pair of strategies: a step's weights come from owners whatever the step before was.
@@ -50,8 +51,11 @@ typedef struct MoveWindow {
     int together;  // ranks with the same number go through layers together
     int lag;       // layers by which the last pass is ahead of what leaves
     int hides;     // 0: nothing leaves before the end
+    int meets;     // exchanges of its last pass go over links
 } MoveWindow;
 
-// late (ranks) =: ms by which weights hold up each rank. Returns the ms by which gradients end after the last pipeline.
-// NaN without memory.
-double strategy_play(double* late, const MoveTables* x, const StrategyMoves* m, const MoveWindow* window, Arena* arena);
+// Plays both moves. late (ranks) =: ms by which weights hold up each rank. *inside =: gradients leave under last passes;
+// else the step ends sooner where they leave behind these. Returns the ms by which it ends after the last pipeline would
+// by itself. NaN without memory.
+double strategy_play(double* late, int* inside, const MoveTables* x, const StrategyMoves* m, const MoveWindow* window,
+                     Arena* arena);

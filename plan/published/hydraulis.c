@@ -361,7 +361,7 @@ static MoveWindow window_of(const PipelineGroup* g, const PipelineScheme* scheme
 }
 
 void strategy_windows(MoveWindow* window, const RankStrategy* strategy, const PipelineScheme* const* scheme,
-                      const LayerLayout* how, int layers, double tokens, double mean_length, int hides) {
+                      const LayerLayout* how, int layers, double tokens, double mean_length, int hides, int on_links) {
     double rate = 0, tau[MOST_PIPELINE_GROUPS];
     int zero = 1, first = 0;
     for (int l = 0; l < layers; l++) zero = MAX(zero, how[l].zero);
@@ -377,7 +377,7 @@ void strategy_windows(MoveWindow* window, const RankStrategy* strategy, const Pi
             MoveWindow* w = &window[first + r];
             *w = window_of(g, scheme[i], &layout, r / (g->copies * g->tp), tokens / rate, tau[i]);
             w->together = first + (g->pp > 1 || zero > 1 ? 0 : r / g->tp * g->tp);
-            w->lag = zero > 1, w->hides &= hides;
+            w->lag = zero > 1, w->hides &= hides, w->meets = on_links && g->tp > 1;
         }
     }
 }

@@ -94,9 +94,10 @@ int strategies_cover(int* picks, int most, double (*ms)[HYDRAULIS_BATCHES], int 
                      double worth);
 
 // Fills window (ranks) with what ranks compute beside moves in a step of `tokens` tokens in documents of the mean
-// length. The strategy's pipelines end together. scheme: each group's.
+// length. The strategy's pipelines end together. scheme: each group's. on_links: exchanges of tensor parallelism go
+// over links; else they are in the times of schemes.
 void strategy_windows(MoveWindow* window, const RankStrategy* strategy, const PipelineScheme* const* scheme,
-                      const LayerLayout* how, int layers, double tokens, double mean_length, int hides);
+                      const LayerLayout* how, int layers, double tokens, double mean_length, int hides, int on_links);
 
 // ---- every step
 

@@ -158,7 +158,7 @@ static double fullest(const Lists* x, const RankStrategy* s, int pipelines) {
 
 // Sets Strategy.start and end exactly. 0, or -1 with words.
 static int time_moves(Candidate* c, const Lists* x, Err err) {
-    int ranks = x->pool.ranks, first = 0, failed = 0;
+    int ranks = x->pool.ranks, first = 0, failed = 0, inside;
     const StrategyMoves* m = x->p->moves;
     const PipelineScheme* scheme[MOST_PIPELINE_GROUPS];
     if (ranks > LIST_RANKS || !m) return 0;
@@ -170,8 +170,8 @@ static int time_moves(Candidate* c, const Lists* x, Err err) {
     failed = strategy_tables(&tables, m, &c->ranks, x->how, x->arena, err);
     for (int i = 0; i < c->ranks.n; i++) scheme[i] = &x->pool.scheme[kind_of(x, &c->ranks.group[i])];
     strategy_windows(window, &c->ranks, scheme, x->how, m->whole->L, x->p->costs->tokens, x->p->costs->mean_length,
-                     m->times->overlap);
-    if (!failed) c->s.end = strategy_play(late, &tables, m, window, x->arena);
+                     m->times->overlap, x->p->costs->machine.n_schemes == 0);
+    if (!failed) c->s.end = strategy_play(late, &inside, &tables, m, window, x->arena);
     for (int i = 0; i < c->ranks.n && !failed; first += group_ranks(&c->ranks.group[i++])) {
         double* of = &c->s.start[kind_of(x, &c->ranks.group[i])];
         *of = 0;

@@ -149,6 +149,7 @@ static int find_window(Batch* b, const Run* run, Err err) {
         w->forward = pass_ms(&fixed, b, run, 0, of_rank) / (3 + again), w->first = m->stage * w->forward;
         w->backward = pass_ms(&w->tail, b, run, last, of_rank) * (2 + again) / (3 + again);
         w->hides = pass_reduces_inside(b, m, last) && (!m->k->on_host || m->k->virtual_time);
+        w->meets = run->clock->probed.n_schemes == 0 && (m->tp || is_shared(b->planned, last));
     }
     arena_reset(&b->arena, mark);
     return 0;

@@ -103,7 +103,8 @@ static void begin_task(Run* run, Pass* pass, const Task* task) {
     else pipeline_settle(m, task);
     if (task->kind == TASK_FORWARD) pass->kind = PASS_FORWARD;
     if (task->kind == TASK_BACKWARD) pass->kind = PASS_BACKWARD;
-    if (task->kind == TASK_BACKWARD && pass_reduces_inside(b, m, task->round)) zero_last_row(m);
+    if (task->kind == TASK_BACKWARD && !b->planned->sums_behind && pass_reduces_inside(b, m, task->round))
+        zero_last_row(m);
 }
 
 static int next_pass(Run* run, Pass* pass, int i, int train) {

@@ -41,6 +41,7 @@ typedef struct BatchPlan {
     // rank's first pass, and of those behind the last pass of all.
     MoveWindow window;
     double moving_ms, late_ms, behind_ms;
+    int sums_behind;  // gradients leave behind last passes, on all ranks
     StepPlan made;
     int64_t drawn;      // tokens of the step before documents were joined (sampler_join.h)
     double plan_us;     // what planning took, all of it
@@ -106,7 +107,7 @@ int batch_list(Batch* b, const Run* run, Err err);
 int batch_read(Batch* b, const Run* run, const Sampler* sampler, Err err);
 
 // Whether gradients are reduced inside the backward pass of row i of this rank, rather than behind its last row.
-int pass_reduces_inside(const Batch* b, const Model* m, int i);
+int pass_reduces_inside(const Batch* b, const Model* m, int i);  // as far as this rank knows; see sums_behind
 static inline int pass_round(const BatchPlan* x, int i) { return x->groups[x->passes[i].first_group].mb->round; }
 
 // ---- step/plan_once.c

@@ -33,10 +33,10 @@ static void tell_choice(Run* run, int s, double mean_length, MoveWindow* window,
     const PipelineScheme* scheme[MOST_PIPELINE_GROUPS];
     for (int g = 0; g < strategy->n; g++)
         scheme[g] = &x->kinds.pool.scheme[strategies_kind(&x->kinds, &strategy->group[g])];
-    int hides = x->times.overlap && (!run->model.k->on_host || run->model.k->virtual_time);
+    int inside, hides = x->times.overlap && (!run->model.k->on_host || run->model.k->virtual_time);
     strategy_windows(window, strategy, scheme, x->before->layout.layer, run->model.whole.L, run->config.batch_tokens,
-                     mean_length, hides);
-    choice->end = strategy_play(late, &x->tables[s], &x->moves, window, arena);
+                     mean_length, hides, x->links.n_schemes == 0);
+    choice->end = strategy_play(late, &inside, &x->tables[s], &x->moves, window, arena);
     for (int r = 0, place; r < x->times.ranks; r++) {
         const PipelineGroup* g = &strategy->group[strategy_group(strategy, r, &place)];
         double* start = &choice->start[strategies_kind(&x->kinds, g)];
@@ -76,21 +76,24 @@ void strategies_expect(Run* run, BatchPlan* planned) {
     const Agreement* of = run->cluster->agreed;
     Arena arena = {0};
     int n = world->size;
-    double *late = TAKE(&arena, double, n + 1), most = 0, last = 0;
+    int inside = 1;
+    double *late = TAKE(&arena, double, n + 2), most = 0, last = 0;
     MoveWindow* window = TAKE(&arena, MoveWindow, n);
     if (arena_check(&arena, err)) die("%s", err);
-    memset(late, 0, sizeof *late * (size_t)(n + 1));
+    memset(late, 0, sizeof *late * (size_t)(n + 2));
     for (int r = 0; r < n; r++) {
         window[r] = of[r].window;
         if (window[r].forward > 0) window[r].end = of[r].predicted;
     }
     if (x->tables && planned->made.predicted)
-        late[n] = strategy_play(late, &x->tables[planned->strategy], &x->moves, window, &arena);
-    if (world->table->broadcast_host(world, late, sizeof *late * (size_t)(n + 1), 0, err)) die("%s", err);
+        late[n] = strategy_play(late, &inside, &x->tables[planned->strategy], &x->moves, window, &arena);
+    late[n + 1] = inside;
+    if (world->table->broadcast_host(world, late, sizeof *late * (size_t)(n + 2), 0, err)) die("%s", err);
     for (int r = 0; r < n; r++) {
         most = fmax(most, of[r].predicted), last = fmax(last, of[r].predicted + late[r]);
         if (isnan(of[r].predicted)) last = NAN;
     }
+    planned->sums_behind = !late[n + 1];
     planned->late_ms = late[world->rank], planned->behind_ms = late[n];
     planned->expected_ms = last + late[n], planned->moving_ms = last + late[n] - most;
     arena_free(&arena);
