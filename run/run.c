@@ -1,4 +1,4 @@
-// run.c - what every room of a run asks of its ranks, and writes into the log; see run.h.
+// run.c - functions that every room of a run asks; see run.h.
 #include "run/run.h"
 
 #include <inttypes.h>
@@ -39,7 +39,7 @@ int run_sample_lengths(const Run* run, int* lengths) {
 
 int run_joins(const Run* run) {
     const Docs* docs = run->data.docs;
-    int asked = !strcmp(run->config.shared_prefix, "auto") && !run->labels;  // what labels count is told by document
+    int asked = !strcmp(run->config.shared_prefix, "auto") && !run->labels;  // labels have weights by document
     return run->training && docs && docs_may_join(docs) && asked;
 }
 

@@ -1,8 +1,8 @@
 // run.h - the parts of a run: all that main has. The header of each room declares what the room does for it.
 //
 // Read in the order of main: setup/start.c (options, data, device), ranks.c, files/origin.c (directory, checkpoint),
-// setup/layout.c, memory.c (the memory table), files/state.c (weights from and to files), setup/cost.c (what planners
-// know of this machine) and step/probe.c (how it is measured), files/save.c, show/report.c (what is said).
+// setup/layout.c, memory.c (the memory table), files/state.c (weights from and to files), setup/cost.c (the machine
+// that planners know) and step/probe.c (which measures it), files/save.c, show/report.c (which tells people).
 #pragma once
 #include "data/checkpoint.h"
 #include "data/run_dir.h"
@@ -21,34 +21,34 @@
 
 // ---- what a run has
 
-// What a rank tells all others of its step, in slices and ms; times are 0 in a step that was not timed.
+// A rank's report of its step to all others. Times are ms, and 0 in a step that was not timed.
 typedef struct RankReport {
     double linear, attention, other, update, wait;
-    double pruned, sent, taken;
-    CostTerms expected;  // of what it had to compute, at full pace, as the machine was probed; without communication
-    double emulated;     // of its group: sum over segments of the slowest rank's computing; 0 where it was not measured
+    double pruned, sent, taken;  // share of resizable work left out; slices given to others; slices taken from them
+    CostTerms expected;          // its own work at full pace, as the machine was probed; without communication
+    double emulated;             // sum over segments of its group's slowest computing; 0: not measured
 } RankReport;
 
-// Of the steps of this invocation.
+// Sums over the steps of this invocation; worst_us is the most that planning took in one.
 typedef struct PlanningSums {
     int64_t steps, predicted, tokens, drawn;
     double plan_us, worst_us, stall_us, gap;
 } PlanningSums;
 
-// Of the passes of a step or of an evaluation.
+// The progress of a step or of an evaluation through its passes.
 typedef struct Pace {
-    double started, told;  // when it began, and when something was said of it last
-    double before, part;   // of an evaluation: the shares that lie before these passes and in them; of a step 0 and 1
-    int64_t done, all;     // tokens of this rank; those of backward passes count twice
-    int left_from, asks;   // the first pass that is left out; whether ranks ask each other before they leave any
+    double started, told;  // seconds: when it began; when a line last told of it
+    double before, part;   // shares of an evaluation before these passes and in them; 0 and 1 in a step
+    int64_t done, all;     // tokens of this rank; a backward pass counts each twice
+    int left_from, asks;   // the first pass that is left out; 1: ranks ask each other before they leave any
 } Pace;
 
-// What the shares of steps on this rank are of: peaks of all ranks and of this one, measured again so many times. One
-// that was measured beside other work is too low; plans go on with it, because all ranks must have the same.
+// The peaks that this rank divides by for a step's share of the peak. One that was measured beside other work is too
+// low, so it is measured again. Plans keep the first (Cluster.peak), because all ranks must have the same.
 typedef struct PeakShare {
-    double peak, mine;
-    double cores;  // of this rank
-    int times;
+    double peak, mine;  // FLOP/s of all ranks; of this one
+    double cores;       // of this rank
+    int times;          // measured again
 } PeakShare;
 
 typedef struct Saver Saver;          // files/save.c
@@ -56,15 +56,15 @@ typedef struct CloseCopy CloseCopy;  // files/close.h
 
 enum { WRITTEN_FAR = 1, WRITTEN_CLOSE = 2 };  // the checkpoint, the close copy
 
-// Of checkpoints of this invocation.
+// The checkpoints of this invocation.
 typedef struct Saving {
     int64_t done;         // the step of the last one that was saved; -1: none
-    int64_t again, wait;  // the step at which a save that failed is tried again, 0: none failed; steps until then
-    int all_written;      // what is on its way to files and written, as all ranks have told each other: WRITTEN_...
-    int is_due;           // one is by the clock, as rank 0 has told all
-    double begun;         // the last one, or the first step: now_seconds
+    int64_t again, wait;  // the step that tries a failed save again, 0: none failed; steps until then
+    int all_written;      // WRITTEN_... of files on their way that every rank has written
+    int is_due;           // 1: one is due by rank 0's clock
+    double begun;         // now_seconds when the last one, or the first step, began
     Saver* saver;
-    SafeImage copy;  // for what is written while training goes on; without room there is none
+    SafeImage copy;  // is written while training goes on; bytes NULL: there is no room for it
 } Saving;
 
 typedef struct Ahead Ahead;          // step/ahead.c
@@ -74,87 +74,87 @@ typedef struct Agreement Agreement;  // step/step.h
 // This rank among all ranks: who they are, what they have, what they agreed on last.
 typedef struct Cluster {
     RankIdentity identity;
-    int forks;             // ranks are forked when all is read that they share
-    int searches;          // the program is build/simulate: ranks need not be there
-    Agreement* agreed;     // (ranks) what all ranks said last
+    int forks;             // 1: ranks are forked once all that they share is read
+    int searches;          // 1: the program is build/simulate, whose ranks need not exist
+    Agreement* agreed;     // (ranks) the last of each rank
     int unplanned;         // some rank could not plan what comes next: all end after this step
-    int given_up;          // a rank is, as too slow: all end after this step
-    char why[ERR_BYTES];   // what this one says of that; empty: it could
+    int given_up;          // some rank is too slow (--give-up-below): all end after this step
+    char why[ERR_BYTES];   // why this rank could not plan; empty: it could
     int oversubscribed;    // ranks of this node share its cores
-    HostMemory available;  // to this rank, before any rank took the table's
-    int answers;           // that --rollouts draws side by side, at most; 0: it is not asked for
-    int64_t prompts;       // then: lines of --data
-    int cache_tokens;      // tokens of the KV cache, with those that are new,
-    int answer_tokens;     // and of what answers have so far
-    int64_t tree_room;     // most tokens of a tree that is one piece of a step, which some ranks hold; 0: not known
-    int step_tokens;       // at most, of a step, with those that are computed several times; 0: as they are drawn
-    size_t most_scratch;   // of KernelLimits: an eighth of that, or nothing to speak of where memory is short
-    void* work_memory;     // on the device, of work_bytes
+    HostMemory available;  // this rank's memory, before any rank took its table
+    int answers;           // most answers that --rollouts draws side by side; 0: no --rollouts
+    int64_t prompts;       // its prompts, lines of --data
+    int cache_tokens;      // tokens of the KV cache for prompts, and a new one for each answer
+    int answer_tokens;     // tokens of the KV cache for what answers have so far
+    int64_t tree_room;     // most tokens of a tree that stays one piece of a step; 0: not known
+    int step_tokens;       // most tokens of a step, with those that cut trees compute again; 0: as they are drawn
+    size_t most_scratch;   // KernelLimits.most_scratch: an eighth of `available`, or 1 if memory is short
+    void* work_memory;     // (work_bytes) on the device
     Straggler stragglers[MOST_STRAGGLERS];
     int n_stragglers;
-    double peak;   // FLOP/s, measured, of all ranks together: kernels_peak; NaN: not known
-    double cores;  // that all ranks have, on CPUs; 0: not known
+    double peak;   // FLOP/s of all ranks together, measured by kernels_peak; NaN: not known
+    double cores;  // CPU cores of all ranks; 0: not known
     PeakShare share;
-    double processor;   // seconds of all ranks' threads in the step at work, on CPUs
+    double processor;   // CPU seconds of all ranks' threads in the step at work
     Comm sent_before;   // run_sent when the step began
     RankReport report;  // of this rank's last step
 } Cluster;
 
-// What planners know of the machine, and where the time of steps goes. Planners run on the thread of ahead.c: see
+// The planners' knowledge of the machine, and where the time of steps goes. Planners run on the thread of ahead.c: see
 // ahead_start. Each strategy has a Clock of its own.
 typedef struct Clock {
     PlanLimits limits;
     Setting setting;       // groups is NULL as long as no cost model is known
     GroupCost* groups;     // (ranks + 1) for setting
     int* capacities;       // (ranks) limits.capacities, if they are unlike
-    double* stage_speeds;  // (stages, ranks) how fast the ranks of each stage compute
-    double* paces;         // (ranks) of them together (layout_pace): setting.speeds, if one of them is not 1
+    double* stage_speeds;  // (stages, ranks) the speed of each rank of each stage; 1: full
+    double* paces;         // (ranks) speeds over all stages (layout_pace); setting.speeds, if one is not 1
     WeightTimes stage_weights[MOST_STAGES];
     Machine probed;  // as measured or read, nothing calibrated
     Calibration calibration;
-    void* settled;     // what the planner of --plan settled before the first step; NULL: none is asked
-    Arena settled_in;  // where it lies
+    void* settled;     // the state that the planner of --plan opened; NULL: there is no such planner
+    Arena settled_in;  // holds that state
     Ahead* planner;
-    double last_ms;                        // of the step before, 0 when it is not to be learnt from
+    double last_ms;                        // ms of the step before; 0: nothing is learnt from it
     double last_terms[CALIBRATION_TERMS];  // its terms
     PlanningSums planning;
     Pace pace;
-    double step_began;        // the step at work: run_seconds
-    double processor_before;  // seconds of this rank's threads when it began
-    HostTurns turns_before;   // when the step before was over
+    double step_began;        // run_seconds when the step at work began
+    double processor_before;  // CPU seconds of this rank's threads when it began
+    HostTurns turns_before;   // the turns when the step before ended
 } Clock;
 
-// What the run writes and says, and where it began.
+// The run's origin, the files that it writes, and what it tells people.
 typedef struct Books {
-    char command[CHECKPOINT_PATH];     // that starts it, with its launcher and without options: for people to paste
+    char command[CHECKPOINT_PATH];     // the command that starts it, with its launcher, without options: to paste
     char out[CHECKPOINT_PATH];         // the run directory; empty: none was named, and none is needed
     char start_from[CHECKPOINT_PATH];  // the checkpoint that --resume, --init or --sample begins with; empty: none
-    int claims;                        // it trains: nothing else that ends without a checkpoint
-    int uses_model;                    // a checkpoint is only read: --sample, --eval
+    int claims;                        // 1: it trains; no other claims a directory or writes checkpoints
+    int uses_model;                    // 1: a checkpoint is only read (--sample, --eval ...)
     RunDir dir;                        // held by rank 0 of a run that writes
-    int pin;                           // of start_from, on rank 0; -1: none
+    int pin;                           // rank 0's pin of start_from; -1: none
     Saving saving;
     CloseCopy* close;                // NULL: no --close-copy
-    char *close_room, *close_stage;  // parts on their way; through the device
-    int close_taken;  // the run goes on from close copies, and its newest checkpoint was of step close_far
-    int64_t close_far;
-    float* logits;         // (Vp) of a token: token_logits
-    float* staging;        // the largest tensor, on its way to or from a file
-    float *part, *others;  // its largest parts in a tensor-parallel group, see tp_join
-    float* collected;      // optimizer state on its way to a file, see state.c
-    RunState saved;        // what of it Run.state has not
-    StepRecord record;     // of the step at work
+    char *close_room, *close_stage;  // parts on their way: on the host; on the device
+    int close_taken;                 // 1: the run goes on from close copies
+    int64_t close_far;               // then: the step of the newest checkpoint
+    float* logits;                   // (Vp) of a token: token_logits
+    float* staging;                  // the largest tensor, on its way to or from a file
+    float *part, *others;            // its largest parts in a tensor-parallel group, see tp_join
+    float* collected;                // optimizer state on its way to a file, see state.c
+    RunState saved;                  // the saved members that Run.state lacks
+    StepRecord record;               // the step at work
     RunLog log;
-    RunPage* page;           // of report.html; NULL but on rank 0
+    RunPage* page;           // report.html; NULL but on rank 0
     int64_t first_step;      // steps done before this invocation
-    double steps_began;      // the first step of this invocation: now_seconds
+    double steps_began;      // now_seconds when the first step of this invocation began
     int failed;              // something of the run could not be kept: status 1
     size_t memory_bytes;     // of the memory table
     double resident_before;  // bytes of this process before the table's memory was taken
-    double val_began;        // the evaluation: now_seconds
-    double val_bytes;        // of text that a validation target stands for, the mean; NaN: not known
-    int64_t unlearnt;        // training pieces that are never drawn: sampler_check_labels
-    double unigram_loss;     // of the validation targets under the frequencies of the training tokens
+    double val_began;        // now_seconds when the evaluation began
+    double val_bytes;        // mean bytes of text of a validation target; NaN: not known
+    int64_t unlearnt;        // training pieces that are never drawn (sampler_check_labels)
+    double unigram_loss;     // see run_unigram_loss
 } Books;
 
 // The same run with a model and a clock of its own.
@@ -172,16 +172,16 @@ static inline void run_view(RunView* view, const Run* run) {
 
 // ---- run.c: what every room asks
 
-// Seconds from any origin: virtual ones on a virtual device.
+// Returns seconds from any origin: virtual ones on a virtual device.
 static inline double run_seconds(const Run* run) {
     return run->model.k->virtual_time ? run->model.k->clock() : now_seconds();
 }
-// Whether a run says only what a person needs first; all of it stands in log.jsonl.
+// Returns 1 if the run says only what a person needs first; log.jsonl has all of it.
 static inline int run_is_brief(const Run* run) {
     const Books* x = run->books;
     return (x->claims || x->uses_model || run->config.explain || run->cluster->searches) && !run->config.verbose;
 }
-// Of tokens, at most, that a step or a text consists of.
+// Returns the most tokens of a step, or of a generated text.
 static inline int run_most_tokens(const Run* run) {
     return run->training ? MAX(run->config.batch_tokens, run->cluster->step_tokens)
                          : MAX(run->model.shape.context, run->cluster->answers);
@@ -189,27 +189,26 @@ static inline int run_most_tokens(const Run* run) {
 static inline DType run_gradients_travel_as(const Run* run) {
     return !strcmp(run->config.grad_dtype, "bf16") ? DT_BF16 : DT_F32;
 }
-Config run_settled_config(const Run* run);  // the options with what is settled in their place, for people and files
-void run_path(char path[CHECKPOINT_PATH], const char* dir, const char* name);  // dir/name, or the end of the program
-double run_median(double* x, int n);  // of n >= 0 numbers, which are sorted; 0 of none
-// Lengths of the first training pieces: what a planner that looks at the data set before it starts gets to see. Returns
-// how many.
+Config run_settled_config(const Run* run);  // the options with settled values in their place, for people and files
+void run_path(char path[CHECKPOINT_PATH], const char* dir, const char* name);  // dir/name; dies if it is too long
+double run_median(double* x, int n);                                           // sorts n >= 0 numbers; 0 for none
+// Fills lengths (SAMPLED_LENGTHS) with those of the first training pieces, and returns their number. Planners that look
+// at the data before the first step see these.
 enum { SAMPLED_LENGTHS = 4096 };
 int run_sample_lengths(const Run* run, int* lengths);
-int run_joins(const Run* run);  // documents of a step that begin alike (--shared-prefix)
-// Then: how many of the tokens that were drawn are computed, for people.
+int run_joins(const Run* run);  // 1: documents of a step that begin alike are joined (--shared-prefix)
+// Says for people how many of the drawn tokens are computed then. Returns words.
 const char* run_joined(int64_t tokens, int64_t drawn, char words[96]);
-int run_has_trees(const Run* run);  // among its documents, or joined to some
-// Clock.paces and setting.speeds follow from stage_speeds.
+int run_has_trees(const Run* run);  // 1: documents are trees, or may be joined to some
+// Sets Clock.paces and setting.speeds from stage_speeds.
 void run_set_paces(Run* run);
-// A line of log.jsonl, with one more member, a string; on rank 0.
+// Writes an event into log.jsonl with one more member, a string; on rank 0.
 void run_log_event(Run* run, const char* event, const char* name, const char* value);
 
-// All these are collective, and end the program where a rank is lost.
-void run_lost(const Run* run, const char* words);  // because of that
-// What rank 0 of c has, in memory of all.
+void run_lost(const Run* run, const char* words);  // ends the program: words, and how to go on
+// These are collective, and end the program if a rank is lost. run_tell_all copies rank 0's bytes to all ranks of c.
 void run_tell_all(Comm* c, void* what, size_t bytes);
-// What every rank of c says: (size) values of so many bytes in memory to be freed; the greatest of their numbers.
+// Returns (size) values of `bytes`, one from every rank of c, to be freed; run_most the greatest number of all.
 void* run_ask_all(const Run* run, Comm* c, const void* mine, size_t bytes);
 double run_most(const Run* run, Comm* c, double mine);
 
@@ -219,6 +218,6 @@ typedef struct Report {
     uint64_t bytes, hash;  // of the rank's optimizer file, once it is written
 } Report;
 
-Report* reports_make(const Comm* c);  // (size), to be freed; ends the program where there is no memory
-// Fills all (size). 0 when every report is good, else -1 with the words of the first that is not.
+Report* reports_make(const Comm* c);  // (size), to be freed; ends the program without memory
+// Fills all (size). Returns 0 if every report is good, else -1 with the words of the first that is not.
 int reports_meet(const Run* run, const Report* mine, Report* all, Err err);
