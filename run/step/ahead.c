@@ -1,9 +1,8 @@
-// ahead.c - the next step is planned and read by a thread of its own while this one computes, at no cost of time; what
-// all ranks agree on.
+// ahead.c - a thread plans and reads the next step while this one computes, at no cost of time; ranks agree on it.
 //
 // Between ahead_start and ahead_wait the thread owns run->ahead and reads what planning reads (configuration, limits,
 // cost model); at all other times there is none, and the main thread may change them. The thread neither prints nor
-// talks to other ranks: what went wrong, the main thread says.
+// talks to other ranks: the main thread tells of its errors.
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
 #include <limits.h>
@@ -22,7 +21,7 @@
 
 struct Ahead {
     pthread_t thread;
-    int is_apart;  // it runs
+    int is_apart;  // 1: the thread runs
     Run* run;
     int64_t step;
     int failed;
@@ -84,12 +83,12 @@ static PlanHash plan_hash_of(const Run* run, const Batch* b) {
     return run->strategies ? (PlanHash){b->planned->dispatch_hash, made, 0} : (PlanHash){made, 0, 0};
 }
 
-// What rank r of all said of its plan of b, `each` bytes behind rank r - 1.
+// Returns the hash in rank r's message, `each` bytes after that of rank r - 1.
 static const PlanHash* hash_of(const void* all, int r, size_t each) {
     return (const PlanHash*)((const char*)all + (size_t)r * each);
 }
 
-// Ends the program where a rank has another plan of b than rank 0, or than this one where they share a job.
+// Ends the program if a rank has another plan of b than rank 0, or than this rank when they share a job.
 static void compare_plans(Run* run, const Batch* b, const void* all, size_t each) {
     const Comm* c = run->model.world;
     const char* what = b->training ? "step" : "validation after step";
@@ -149,7 +148,7 @@ void ahead_agree(Run* run, const RankReport* report, uint64_t decided, int expla
     x->agreed[0] = mine;
     if (c->size > 1 && c->table->all_gather_host(c, x->agreed, &mine, sizeof mine, err)) run_lost(run, err);
     compare_plans(run, &run->ahead, x->agreed, sizeof mine);
-    run->stopped_by = (int)mine.signal, run->left = (int)mine.left;  // what the others were told, no later signal
+    run->stopped_by = (int)mine.signal, run->left = (int)mine.left;  // as the others were told, no later signal
     next->expected_ms = mine.predicted;
     x->processor = 0;
     run->books->saving.all_written = WRITTEN_FAR | WRITTEN_CLOSE, run->books->saving.is_due = (int)x->agreed[0].saves;
@@ -193,8 +192,8 @@ void ahead_plan_next(Run* run) {
 
 // ---- documents that no plan can hold
 
-// The planner is asked for steps of one document each, as every planner divides them in its own way: of the longest,
-// and of those shorter by less than two tokens a rank, which may take one more of a rank where borders are rounded.
+// Asks the planner for steps of one document each, since every planner divides them in its own way. These are the
+// longest document, and those shorter by less than two tokens a rank: rounded borders may give a rank one more of them.
 static void ask_planner(Run* run, const char* option, const char* seen) {
     static const char* const subjects[] = {"document 0 of the step", "a document"};
     char err[ERR_BYTES], held[64] = "";
@@ -226,7 +225,7 @@ static void ask_planner(Run* run, const char* option, const char* seen) {
     b->planned->places = places;
 }
 
-// Tells people how many trees are cut. Pairs of preferences stay in one job, which alone adds up what they need.
+// Tells people how many trees are cut. Pairs of preferences must stay in one job, which alone adds up their losses.
 static void tell_of_cuts(const Run* run, const char* option, const Docs* docs) {
     char err[ERR_BYTES], trees[64];
     DocsSplit told = {0, 0, 0};

@@ -1,7 +1,7 @@
 // batch_ranks.c - a step's documents on this rank: planned with all others', read, and laid out for the device.
 //
 // Every rank plans the whole step from lengths alone, and reads only the tokens of its share. Every pass becomes a row,
-// with the tokens of its micro-batches behind one another; cu_seqlens of all chunks go to the device in one array.
+// with the tokens of its micro-batches one after another; cu_seqlens of all chunks go to the device in one array.
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
 #include <math.h>
@@ -24,7 +24,7 @@ const double* batch_squares(Batch* b, const Run* run) {
     return squares;
 }
 
-// The world of this rank's job (plan/step/step_plan.h); stage: where its stages lie.
+// Returns the world of this rank's job (plan/step/step_plan.h), and its stages in `stage`.
 static PlanWorld plan_world(const Run* run, int training, PlanStage stage[MOST_STAGES]) {
     const Model* m = &run->model;
     const Clock* clock = run->clock;
@@ -32,7 +32,7 @@ static PlanWorld plan_world(const Run* run, int training, PlanStage stage[MOST_S
     double matmuls[MOST_STAGES], layers[MOST_STAGES];
     layout_shares(&m->ranks->layout, &m->whole, matmuls, layers);
     for (int s = 0; s < m->stages; s++) {
-        // A machine that knows whole pipelines has one for each of its stages.
+        // A machine that knows whole pipelines counts all stages as equal.
         if (clock->probed.n_schemes > 0) matmuls[s] = layers[s] = 1.0 / m->stages;
         stage[s] = (PlanStage){matmuls[s], layers[s], layout_again(&m->ranks->layout, s),
                                clock->stage_speeds + s * clock->limits.ranks, &clock->stage_weights[s]};
@@ -53,9 +53,9 @@ static PlanWorld plan_world(const Run* run, int training, PlanStage stage[MOST_S
     if (planner && planner->open != planner_open_setting) w.state = clock->settled;
     return w;
 }
-// ---- what this rank does of it
+// ---- this rank's part in it
 
-// Whether all ranks have a pass in the last round of all.
+// Returns 1 if all ranks have a pass in the last round.
 static int all_end_together(const Plan* plan, char* seen) {
     int ranks = 0;
     memset(seen, 0, (size_t)plan->ranks);
@@ -94,7 +94,7 @@ int batch_list(Batch* b, const Run* run, Err err) {
     return step_schedule(&x->made, &world, b->lengths, b->n_rows, &b->arena, err);
 }
 
-// ---- what is reduced inside a pass; and with strategies when passes use layers
+// ---- reductions inside a pass, and the times at which passes use layers (--strategies)
 
 static int is_shared(const BatchPlan* x, int i) {
     int shared = 0, first = x->passes[i].first_group;
@@ -103,9 +103,9 @@ static int is_shared(const BatchPlan* x, int i) {
 }
 
 // A reduction waits for ranks that come to it late, and communications run in the order of the calls. So nothing of
-// this rank may come behind its reductions, no barrier either: one rank has the row alone, or all ranks are in the last
-// round of all, where reductions of a layer stand between its exchanges and those of the layer below. Then every rank's
-// order is a part of one global order, and no rank waits in a circle. With ZeRO-2 and 3 all ranks are in every round.
+// this rank may come after its reductions, no barrier either: one rank has the row alone, or all ranks are in the last
+// round. There reductions of a layer stand between its exchanges and those of the layer below. So every rank's order is
+// a part of one global order, and no rank waits in a circle. With ZeRO-2 and 3 all ranks are in every round.
 int pass_reduces_inside(const Batch* b, const Model* m, int i) {
     const BatchPlan* x = b->planned;
     if (i < b->n_rows - 1 || !zero_can_reduce_inside(m)) return 0;
@@ -114,7 +114,7 @@ int pass_reduces_inside(const Batch* b, const Model* m, int i) {
     return !is_shared(x, i) || x->all_end_together;
 }
 
-// What the layers of a stage of this rank take in pass i, ms; fixed: what comes behind them.
+// Returns the ms of the layers of this rank's stage in pass i; fixed: the ms after them; of_rank (ranks): scratch.
 static double pass_ms(double* fixed, const Batch* b, const Run* run, int i, RankRound* of_rank) {
     const Model* m = &run->model;
     const BatchPlan* x = b->planned;
@@ -133,7 +133,7 @@ static double pass_ms(double* fixed, const Batch* b, const Run* run, int i, Rank
     return P * (own->matmuls / v * (stage->matmuls - head) + (own->attention / v + own->messages) * stage->layers);
 }
 
-// But for the end of the step, which is known when all ranks have told what their jobs take.
+// Fills the window but for the end of the step, which is known when all ranks have told the times of their jobs.
 static int find_window(Batch* b, const Run* run, Err err) {
     const Model* m = &run->model;
     int last = b->n_rows - 1, shares = m->stages > 1 || m->ranks->zero.stage > 1;
@@ -155,21 +155,21 @@ static int find_window(Batch* b, const Run* run, Err err) {
     return 0;
 }
 
-// The tasks that follow from the plan.
+// Lists the tasks that follow from the plan.
 static int list_and_predict(Batch* b, const Run* run, Err err) {
     if (batch_list(b, run, err)) return -1;
     return run->model.ranks->owner ? find_window(b, run, err) : 0;
 }
 
-// The plan is the same on all ranks of the job.
+// Plans, with the same result on all ranks of the job.
 static int choose_plan(Batch* b, const Run* run, int64_t step, Err err) {
     PlanStage stage[MOST_STAGES];
     PlanWorld world = plan_world(run, b->training, stage);
     return step_plan(&b->planned->made, &world, step, b->lengths, batch_squares(b, run), b->n_pieces, &b->arena, err);
 }
 
-// Most tokens of a tree of documents: what a row of every rank holds, and of the step no more than an even share,
-// because one rank has a tree alone.
+// Returns the most tokens of a tree of joined documents. One rank has a tree alone, so a row of every rank must hold
+// it, and it takes no more than an even share of the step.
 static int64_t most_of_a_tree(const Run* run, int64_t tokens) {
     int64_t ranks = run->clock->limits.ranks * run->model.stages, holds = run->settled.capacity;
     if (run_planner(run) == &planner_fixed) holds = MIN(holds, run->config.context);
@@ -228,7 +228,8 @@ int batch_draw_and_plan(Batch* b, const Run* run, int64_t step, Err err) {
 
 // ---- the tokens
 
-// Segments of the documents of a micro-batch, in their order: as many as there are, or lengths and parents, too.
+// Returns the number of segments of a micro-batch's documents, and fills lengths and parents of each in their order;
+// lengths NULL: counts only.
 static int list_segments(const Batch* b, const Docs* docs, const MicroBatch* mb, int* lengths, int* parents) {
     int n = 0;
     for (int i = 0; i < mb->n_docs; i++) {
@@ -272,7 +273,7 @@ static int place_tree(Batch* b, const Docs* docs, RankGroup* mine, Err err) {
     return 0;
 }
 
-// Where a micro-batch of this rank lies in the row, and what it has.
+// Finds this rank's share of a micro-batch, and its cu_seqlens.
 static int place_group(Batch* b, const Run* run, const Docs* docs, RankGroup* mine, Err err) {
     const Plan* plan = &b->planned->made.plan;
     mine->placed = micro_batch_placement(plan, mine->mb, b->lengths, run->clock->limits.kv_heads, &b->arena);
@@ -288,8 +289,8 @@ static int place_group(Batch* b, const Run* run, const Docs* docs, RankGroup* mi
     return place_tree(b, docs, mine, err);
 }
 
-// read_span appends tokens of a piece, with their positions on the paths of a tree. A part of a joined piece keeps its
-// positions in its own document.
+// Appends tokens of a piece, with their positions on the paths of a tree. A part of a joined piece keeps its positions
+// in its own document.
 static int read_span(Batch* b, const Sampler* sampler, const Span* span, Err err) {
     const Piece* piece = &b->pieces[span->doc];
     for (int k = 0, first = 0; k < piece_stretches(piece); k++) {
@@ -308,7 +309,7 @@ static int read_span(Batch* b, const Sampler* sampler, const Span* span, Err err
     return 0;
 }
 
-// Behind what stands in the batch; first those micro-batches whose ranks do not share heads, as attention wants it.
+// Appends pass i to the batch. Micro-batches whose ranks do not share heads come first, as attention wants it.
 static int read_pass(Batch* b, const Model* m, const Sampler* sampler, int i, Err err) {
     BatchPlan* x = b->planned;
     RankGroup *first = x->groups + x->passes[i].first_group, *end = first + x->passes[i].n_groups;

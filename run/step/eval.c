@@ -1,5 +1,4 @@
-// eval.c - how good a model is, without training it: its loss beside that of a unigram model, which endings it finds
-// likely, what it writes.
+// eval.c - judges a model without training it: its loss beside a unigram model's, endings that it finds likely, text.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -15,12 +14,12 @@
 
 // ---- the loss
 
-// The sum of the losses of all ranks, between steps. A signal that any rank has seen all of them know of afterwards.
+// Returns the sum of the losses of all ranks, between steps. Afterwards all ranks know of a signal that any has seen.
 double eval_loss_sum(Run* run) {
     char err[ERR_BYTES];
     double sums[2] = {0, interrupted ? 1.0 : 0.0};
     const Model* m = &run->model;
-    m->k->upload(m->grad_norm2, &sums[1], sizeof sums[1], m->s);  // stands behind the loss
+    m->k->upload(m->grad_norm2, &sums[1], sizeof sums[1], m->s);  // lies after the loss
     m->world->table->all_reduce(m->world, m->loss_sum, 2, DT_F64, m->s);
     if (m->world->table->wait(m->world, m->s, err)) run_lost(run, err);
     m->k->download(sums, m->loss_sum, sizeof sums, m->s);
@@ -138,8 +137,8 @@ const float* token_logits(Run* run, int n) {
     return host;
 }
 
-// The mean over the N tokens of an ending, each after the context and those before it. They stand behind the context's
-// last token, whose logits are those of the first.
+// Returns the mean log-likelihood of the N tokens of an ending, each after the context and those before it. row begins
+// with the context's last token, whose logits judge the first of them.
 static double mean_likelihood(Run* run, const int* row, int N, int cached) {
     double sum = 0;
     run_decode(run, row, &N, 1, 0, cached);
@@ -147,8 +146,8 @@ static double mean_likelihood(Run* run, const int* row, int N, int cached) {
     return sum / N;
 }
 
-// Runs the n tokens of a context but for the last into the cache. Of one that does not fit beside the longest ending
-// the beginning is left out. How many are cached.
+// Runs the n tokens of a context but for the last into the cache, and returns how many. It leaves out the beginning of
+// one that does not fit beside the longest ending.
 static int run_context(Run* run, const int* context, int n, int longest) {
     int most = run->model.shape.context - longest, cached = MIN(n - 1, most);
     context += n - 1 - cached;
@@ -156,7 +155,7 @@ static int run_context(Run* run, const int* context, int n, int longest) {
     return cached;
 }
 
-// The ending that is most likely.
+// Returns the most likely ending, or -1 with a message.
 static int choose_ending(Run* run, const Choice* c, Err err) {
     const Tokenizer* t = run->data.tokenizer;
     size_t bytes = strlen(c->context) + 1;
@@ -222,8 +221,9 @@ void run_choices(Run* run) {
 
 // ---- text from the model while it trains: prompts that are the same at every step, so that samples compare
 
-// The beginnings of two documents that are not trained on, of instructions up to what is learnt; with fewer such
-// documents pieces of them. text has room for a context, and its end-of-text already. The number of all tokens.
+// Fills text, which has room for a context and its end-of-text already, with the beginning of a document that is not
+// trained on: of an instruction, up to what is learnt. If there are too few documents it takes a piece of one. Returns
+// the number of all tokens.
 static int held_out_prompt(const Run* run, int which, int* text) {
     enum { SEARCHED = 1000, LENGTH = 16 };
     const Sampler* val = run->data.val;
@@ -243,7 +243,7 @@ static int held_out_prompt(const Run* run, int which, int* text) {
     return 1 + n - skips;
 }
 
-// Onto the terminal and into the log.
+// Prints a sample, and writes it into the log.
 static void print_sample(Run* run, int which, uint64_t seed) {
     enum { LENGTH = 128 };
     static const char* const of_headers[] = {"#include <", "static inline "};
@@ -270,7 +270,7 @@ void run_sample(Run* run) {
                    run->state.step);
         return;
     }
-    // Only where weights are divided do other ranks have to join in: those of one tensor-parallel group, or all.
+    // Other ranks must join in only if weights are divided: those of one tensor-parallel group, or all.
     if (run->model.comm->rank > 0 && run->model.ranks->zero.stage < 3) return;
     uint64_t seed = hash64((uint64_t)run->config.seed ^ (uint64_t)run->state.step);
     for (int which = 0; which < SAMPLES; which++) {

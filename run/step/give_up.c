@@ -1,10 +1,10 @@
 // give_up.c - a rank so slow that the others are faster without its node: --give-up-below F,refreshes=M.
 //
 // A rank's pace is the multiply-adds of its linears' matmuls over the time that they took, summed up between two
-// refreshes, over the median of all ranks. Once it was below F at M refreshes in a row rank 0 asks the search for
-// layouts what a step should take: of the layout at work with this pace, and of the best one that the ranks of all
-// other nodes have (those on one node: all other ranks). Where that is less the run saves and ends with status
-// GIVEN_UP, by which scripts/keep_going.sh leaves the node out.
+// refreshes, over the median of all ranks. Once it was below F at M refreshes in a row, rank 0 asks the search for
+// layouts for two times of a step: of the layout at work with this pace, and of the best one on the ranks of all other
+// nodes (on a single node: all other ranks). If the second is less, the run saves and ends with status GIVEN_UP, by
+// which scripts/keep_going.sh leaves the node out.
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ typedef struct RankWork {
 
 static struct GiveUp {
     RankWork mine;
-    int* slow;  // (ranks) refreshes in a row
+    int* slow;  // (ranks) slow refreshes in a row
 } give_up;
 
 static int is_on(const Run* run) { return run->config.give_up_below > 0 && run->model.world->size > 1; }
@@ -37,7 +37,7 @@ void give_up_open(Run* run) {
     if (!give_up.slow) die("no memory for the paces of %d ranks", run->model.world->size);
 }
 
-// Weights of the linears that this rank multiplies a token by.
+// Returns the number of weights of linears that this rank multiplies a token by.
 static double weights_of(const Model* m) {
     double sum = 0;
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
@@ -47,7 +47,6 @@ static double weights_of(const Model* m) {
     return sum + (m->stage == m->stages - 1 ? (double)m->shape.vocab_rows * m->shape.C : 0);
 }
 
-// Where it runs.
 typedef struct RankHome {
     int process;
     char host[64];
@@ -63,7 +62,7 @@ static Comm others_of(const Comm* c, int rank, int* node) {
     return rest;
 }
 
-// All ranks call it. Whether the others are faster without it.
+// Returns 1 if the others are faster without this rank. All ranks call it.
 static int ask(Run* run, int rank, double pace) {
     Comm* c = run->model.world;
     int* node = (int*)calloc((size_t)c->size, sizeof *node);
@@ -106,7 +105,7 @@ static void look(Run* run, const RankWork* all) {
     if (!paces) return;
     for (int r = 0; r < size; r++) sorted[r] = paces[r] = all[r].ms > 0 ? all[r].work / all[r].ms : INFINITY;
     run_median(sorted, size);
-    double usual = sorted[size / 2];  // of an even number the faster of both: of two ranks one may be slow
+    double usual = sorted[size / 2];  // the faster of the middle two: of two ranks one may be slow
     for (int r = 0; r < size; r++) {
         int is_slow = paces[r] < run->config.give_up_below * usual;
         give_up.slow[r] = is_slow ? give_up.slow[r] + 1 : 0;

@@ -10,7 +10,7 @@
 // ---- memory
 
 size_t label_ints(const Run* run, int max_tokens) {
-    return run->labels ? (LABEL_LISTS + 2) * (size_t)max_tokens : 0;  // their places, too, and what is kept
+    return run->labels ? (LABEL_LISTS + 2) * (size_t)max_tokens : 0;  // also their places, and the kept losses
 }
 
 size_t label_floats(const Run* run, int max_tokens) {
@@ -80,7 +80,7 @@ void labels_upload(Run* run) {
     loss->reference = on_device(b, list_of(b, 2)), loss->advantage = on_device(b, list_of(b, 3));
 }
 
-// ---- behind the classifier
+// ---- after the classifier
 
 static void weigh(const Model* m, const Row* row, void* logits, int n, int N, int train) {
     const Labels* l = row->labels;
@@ -104,7 +104,7 @@ void labels_fill_row(Run* run, Row* row) {
     row->weigh = run->labels->keeps ? keep : run->batch.training ? weigh : NULL;
 }
 
-// ---- what the model thinks of labels
+// ---- the model's judgement of labels
 
 void labels_keep(Run* run, const Sampler* sampler) {
     char err[ERR_BYTES];
@@ -125,14 +125,13 @@ void labels_keep(Run* run, const Sampler* sampler) {
 
 // ---- preferences
 
-// Answer is n labels from `at` on among the tokens of all pieces; margin: how much likelier they are than to the
-// reference.
+// An answer is n labels from `at` on among the tokens of all pieces; margin: sum of (log p - reference).
 typedef struct Answer {
     int at, n;
     double margin;
 } Answer;
 
-// where_learnt finds the place of a token that this piece, or a later part of its tree, learns.
+// Returns the place of a token that this piece, or a later part of its tree, learns.
 static int where_learnt(const Batch* b, int piece, int64_t token) {
     for (int i = piece; i <= piece + b->pieces[piece].rest; i++)
         for (int k = 0, at = b->planned->starts[i]; k < piece_stretches(&b->pieces[i]); k++) {
@@ -161,7 +160,7 @@ static void add_slope(double* slopes, const Answer* a, double slope) {
     for (int t = 0; t < a->n; t++) slopes[a->at + t] += slope;
 }
 
-// slopes and losses (of all pieces' tokens) += of the pairs of a tree, whose first piece this is.
+// Adds slopes and losses (of all pieces' tokens) of the pairs of a tree, whose first piece this is.
 static void add_pairs(const Run* run, int piece, const float* kept, double* slopes, double* losses) {
     const DocsSegment* segments;
     double beta = run->labels->beta;

@@ -1,11 +1,10 @@
-// pace.c - signals that end a run, and steps that take long: what one should take, how far it is, how it is left.
+// pace.c - signals that end a run, and long steps: the time that one should take, how far it is, how it is left.
 //
-// Who leaves. A rank that nobody joins in a pass may leave it out whenever it likes. Ranks that share a pass, directly
-// or by others, ask each other before it, in the order of their exchanges, and all of them leave it out or none does:
-// so no rank waits for one that has left, and no rank waits longer than it would for the exchanges of the pass. Ranks
-// without anybody to share with are not waited for. From there on to the end of the step everything happens as always,
-// but the norm of the gradients is infinite, which no weight nor moment survives changed: model_update. In a pipeline
-// a step is finished, because rounds of several stages are under way at any time.
+// A rank that shares a pass with nobody may leave it out at any time, and nobody waits for it. Ranks that share a pass,
+// directly or by others, ask each other before it, in the order of their exchanges. All of them leave it out or none
+// does: so no rank waits for one that has left, nor longer than it would for the exchanges of the pass. The rest of the
+// step happens as always, but the norm of the gradients is infinite, so model_update changes no weight and no moment.
+// A pipeline finishes its step, because rounds of several stages are under way at any time.
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -17,9 +16,9 @@
 #include "run/step/step.h"
 
 enum {
-    LONG_STEP = 60,      // seconds from which on a step is said to be long before it begins
-    SILENCE = 10,        // of a step, in which nothing is said of it on a terminal
-    PLAIN_INTERVAL = 60  // between lines that stay
+    LONG_STEP = 60,      // seconds: people are told before the first step if it should take longer
+    SILENCE = 10,        // seconds of a step before a terminal shows its progress
+    PLAIN_INTERVAL = 60  // seconds between lines that stay
 };
 static const double least_left = 2;  // seconds that a step must have ahead of it to be left
 
@@ -28,8 +27,8 @@ static const double least_left = 2;  // seconds that a step must have ahead of i
 volatile sig_atomic_t interrupted;
 static volatile sig_atomic_t tells_of_it;
 
-// After the first Ctrl-C the step is finished, or left, and saved; the second one ends the program as usual. A terminal
-// that closes, or a reader of a pipe that ends, says so more than once.
+// The first Ctrl-C finishes the step, or leaves it, and saves; the second ends the program as usual. A terminal that
+// closes, or a reader of a pipe that ends, says so more than once, so later ones are ignored.
 static void on_signal(int number) {
     static const char words[] = "\nends with this step, or leaves it, and saves; Ctrl-C again ends at once\n";
     interrupted = number;
@@ -37,7 +36,7 @@ static void on_signal(int number) {
     signal(number, number == SIGHUP || number == SIGPIPE ? SIG_IGN : SIG_DFL);
 }
 
-// Of those that end a run. nohup has one ignored; it stays so.
+// Catches the signals that end a run. One that is ignored stays so, as nohup wants it.
 void run_catch_signals(const Run* run) {
     tells_of_it = isatty(STDERR_FILENO) && !strcmp(run->cluster->identity.source, "alone");
     const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGPIPE};
@@ -54,9 +53,9 @@ void pace_see_signals(Run* run) {
     run->ends = run->stopped_by || run->cluster->unplanned || run->cluster->given_up;
 }
 
-// ---- what a step should take
+// ---- the time that a step should take
 
-// Of a step or an evaluation of all ranks, by its operations and the peak; NaN where that is not known.
+// Returns the seconds of a step or an evaluation of all ranks, by its operations and the peak; NaN: no peak is known.
 static double expected_seconds(const Run* run, const Batch* b) {
     const Shape* s = &run->model.whole;
     double linear = shape_training_flops(s, (double)b->n_tokens, 0), attention = shape_training_flops(s, 0, b->sum_s2);
@@ -99,7 +98,7 @@ static double share_done(const Pace* p) {
     return p->before + p->part * (double)p->done / (double)MAX(p->all, (int64_t)1);
 }
 
-// Of what is ahead, by what lies behind.
+// Returns the seconds ahead: by the time of the part that is done, or as expected if none is.
 static double seconds_left(const Run* run, double now) {
     const Pace* p = &run->clock->pace;
     if (p->done > 0) return (now - p->started) * (1 / share_done(p) - 1);
@@ -141,8 +140,8 @@ void pace_say_left(Run* run) {
 
 // ---- how it is left
 
-// Whether one of the ranks first .. end of c says so; of all of them at once, of some from neighbour to neighbour and
-// back.
+// Returns 1 if one of the ranks first .. end of c has `mine` set. All ranks of c sum at once; some of them pass a sum
+// from neighbour to neighbour and back.
 static int any_of(const Model* m, Comm* c, int first, int end, int mine) {
     double sum = mine, other = 0;
     CommPurpose before = c->purpose;
@@ -165,8 +164,8 @@ static int any_of(const Model* m, Comm* c, int first, int end, int mine) {
     return sum > 0;
 }
 
-// The data ranks first .. end that pass i of this rank makes wait for each other: those that share a micro-batch of its
-// round, those that share one with these, and so on.
+// Finds the data ranks first .. end that wait for each other in pass i of this rank: those that share a micro-batch of
+// its round, those that share one with these, and so on.
 static void find_peers(const BatchPlan* x, const Model* m, int i, int* first, int* end) {
     const RankPass* pass = &x->passes[i];
     int round = pass->n_groups ? x->groups[pass->first_group].mb->round : -1, ranks = 0;

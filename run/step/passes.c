@@ -1,12 +1,11 @@
-// passes.c - the passes of a step on many ranks: what the device needs of their rows, by the schedule, and what core.c
-// asks of them (RunRanks).
+// passes.c - the passes of a step on many ranks, by the schedule, and the hooks of core.c (RunRanks).
 #include "run/model/tensor_parallel.h"
 #include "run/step/labels.h"
 #include "run/step/step.h"
 
 // ---- tokens to the device
 
-// The rows of wte that this rank holds of the first n tokens.
+// Uploads the rows of this rank's part of wte for the first n tokens; -1: another rank has it.
 static void upload_vocab_rows(Run* run, int n) {
     const Model* m = &run->model;
     const Batch* b = &run->batch;
@@ -27,9 +26,8 @@ static void read_now(Run* run, const Sampler* sampler) {
 
 // ---- rows
 
-// Before pass i of this rank, and with i = n_rows at the end: waits for all ranks at the end of every round that lies
-// between, where the plan's rounds have barriers. In rounds that ZeRO-2, 3 or a pipeline need ranks wait in every layer
-// anyway.
+// Waits for all ranks at the end of every round between pass i - 1 and pass i of this rank (n_rows: the end), if rounds
+// have barriers. With ZeRO-2, 3 or a pipeline ranks wait in every layer anyway.
 static void end_rounds(const Batch* b, const Model* m, int i) {
     const BatchPlan* x = b->planned;
     if (!x->made.plan.has_barriers || m->ranks->zero.stage > 1 || m->stages > 1 || m->comm->size == 1) return;
@@ -58,7 +56,7 @@ static GroupAttention group_attention(const Batch* b, const RankGroup* mine) {
     return g;
 }
 
-// What of the row is this rank's own outside attention and MLP; and the documents that other ranks share.
+// Fills in this rank's own tokens of the row outside attention and MLP, and the documents that other ranks share.
 static void fill_row(Run* run, Row* row, int i) {
     const Model* m = &run->model;
     const Batch* b = &run->batch;
@@ -87,8 +85,8 @@ static void fill_row(Run* run, Row* row, int i) {
 
 // ---- the rows of a step, by the schedule
 
-// The row's losses and gradients are of all ranks of a tensor-parallel group alike. Between the passes a pipeline has
-// messages.
+// Begins a task: a pass, or a message of a pipeline. The ranks of a tensor-parallel group have equal losses, so the
+// first one alone counts them.
 static void begin_task(Run* run, Pass* pass, const Task* task) {
     Model* m = &run->model;
     const Batch* b = &run->batch;
@@ -113,7 +111,7 @@ static int next_pass(Run* run, Pass* pass, int i, int train) {
     const TaskList* list = &b->planned->made.schedule.stages[m->stage];
     if (i == 0) pace_begin(run, train);
     else if (pass->kind != PASS_OTHER) pace_end_task(run, &list->tasks[i - 1]);
-    if (i < list->n && !train && list->tasks[i].backward) {  // a look at a step before it: forward passes alone
+    if (i < list->n && !train && list->tasks[i].backward) {  // a forward pass over a training batch (labels_keep)
         pass->kind = PASS_OTHER;
         return 1;
     }
@@ -129,12 +127,12 @@ static int next_pass(Run* run, Pass* pass, int i, int train) {
 
 // ---- generation
 
-// Of several answers, which run_decode takes for one text.
+// Replaces the row that run_decode has made of one text by one of several answers.
 static void fill_answers(Run* run, Row* row) {
     const Model* m = &run->model;
     const Batch* b = &run->batch;
     SideBySide* x = b->planned->answers;
-    int* ints = b->cu + 4;  // behind what run_decode has put there, of one text
+    int* ints = b->cu + 4;  // after the ints that run_decode has put there for one text
     for (int i = 0; i < x->n; i++) b->positions[i] = x->of[i].prompt_length + x->of[i].length;
     answers_fill(&x->answers, x->of, x->n, run->cluster->cache_tokens, run->cluster->answer_tokens, ints,
                  batch_on_device(b, ints));

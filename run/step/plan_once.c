@@ -1,5 +1,5 @@
-// plan_once.c - forked ranks (forked.h) draw and plan a step once: the first that comes to it does, and the
-// others take the plan where it lies, in memory of all. With --strategies each draws, and one of each job plans.
+// plan_once.c - forked ranks (forked.h) draw and plan a step once: the first that comes to it does, and the others read
+// the plan in memory of all. With --strategies each draws, and one of each job plans.
 //
 // A BatchPlan has two places, by turns: before a plan is made anew in one, all ranks have agreed on the plan in the
 // other, and so are through with this one.
@@ -12,7 +12,7 @@ typedef struct PlanPlace {
     Once once;
     int failed;
     Err why;
-    Batch drawn;     // its pieces and lengths, and what is said of them
+    Batch drawn;     // pieces and lengths, and their sums
     StepPlan made;   // but for the schedule
     int64_t tokens;  // as they were drawn
 } PlanPlace;
@@ -37,13 +37,13 @@ static void* put(char** at, const void* from, size_t bytes) {
     return to;
 }
 
-// What was drawn, and all that the arena holds of the plan.
+// Copies into the place what was drawn, and all that the arena holds of the plan.
 static int keep(PlanPlace* place, const Batch* b, Err err) {
     const BatchPlan* x = b->planned;
     const Plan* plan = &x->made.plan;
     size_t n = (size_t)b->n_pieces, pieces = (size_t)pieces_with_parts(b->pieces, b->n_pieces),
            groups = (size_t)plan->n_micro_batches, placed = (size_t)plan->n_placed;
-    size_t ints = 2 * n + groups + placed;  // lengths, documents, and where ranks hold what
+    size_t ints = 2 * n + groups + placed;  // lengths, documents, placements
     size_t squares = plan->squares ? n : 0;
     if (once_room(&place->once,
                   pieces * sizeof(Piece) + squares * sizeof(double) + groups * sizeof(MicroBatch) + ints * sizeof(int),

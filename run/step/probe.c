@@ -1,26 +1,26 @@
 // probe.c - --probe: this machine's cost model, measured in some seconds.
 //
-//   rows     forward and backward of rows on every rank at the same time, without communication. Rows of as many
-//            tokens but unlike documents tell the quadratic work from the linear, short ones what a micro-batch costs
-//            anyway. Others are held out: their error says what the model is worth.
+//   rows     forward and backward of rows on every rank at the same time, without communication. Rows of equal tokens
+//            but unlike documents tell quadratic work from linear work, short ones the fixed cost of a micro-batch.
+//            Others are held out: their error is the model's.
 //   links    an all-to-all among the ranks of each node; between nodes every rank sends to the one of the same
-//            number on the next node, as a ring across them does. Between stages of a pipeline, where these are no such
-//            messages, each sends to the next one. Sums: a reduce-scatter and an all-gather in each node, and of all
+//            number on the next node, as a ring across them does. If data ranks send no such messages, each stage of a
+//            pipeline sends to the next one. Sums: a reduce-scatter and an all-gather, in each node and of all.
 //   layouts  a row whose blocks are computed again, against one whose activations are kept; and a row beside an
 //            exchange that takes as long by itself: how much both slow each other down (for plan/search/layout_cost.h)
 //   step     gradients reduced, their norm, weights gathered; AdamW on memory that activations lie in later. Gradients
 //            are zero and no weight changes.
 //
-// In a pipeline each stage runs rows through its own layers, all stages at the same time and without a word between
-// them; what a file says is then of a stage of the mean work, as plans for pipelines count (run/setup/cost.c).
+// In a pipeline each stage runs rows through its own layers, all stages at the same time, without messages between
+// them. The file then holds the times of a stage of mean work, as plans for pipelines count (run/setup/cost.c).
 //
-// With --strategies the kinds of pipelines of each strategy are measured so, the jobs of a strategy at the same time,
-// as in a step: each leaves the file that a run with such pipelines alone finds. Its step is what that run's would be:
-// the update as timed, and sums in the times of the links that were measured. What moving takes is played from these.
+// Under --strategies each strategy's kinds of pipelines are measured so, the jobs of a strategy at the same time, as in
+// a step. Each kind leaves the file that a run with such pipelines alone finds. Its step is that run's: the update as
+// timed, and sums in the times of the links that were measured. The times of moves are played from these.
 //
-// Ranks that share cores take a row's processor time, as many times as ranks share a core: what else runs there is not
-// in it. (Not in tensor-parallel groups, which wait for each other in a row.) Everything is done several times and the
-// least time counts; of rows the mean of all ranks, of what they do together the slowest's.
+// Ranks that share cores take a row's processor time, times the ranks that share a core: other programs' time is not in
+// it. (Tensor-parallel groups do not, since their ranks wait for each other in a row.) Everything is done several times
+// and the least time counts: of rows the mean of all ranks, of joint work the slowest rank's.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,14 +30,13 @@
 #include "run/setup/setup.h"
 #include "run/step/probe.h"
 
-// What is measured with.
 typedef struct Probe {
     Run* run;
-    Cost* cost;                  // that is found; at first the estimate
+    Cost* cost;                  // the result; at first the estimate
     int most;                    // tokens of a row
     int* lengths;                // (most) of its documents
     Transfer *sends, *receives;  // (ranks)
-    char* memory;                // of activations, which nothing else uses while probing
+    char* memory;                // of activations, which nothing else uses while messages are timed
     size_t bytes;
 } Probe;
 
@@ -52,8 +51,8 @@ static Probe open_probe(Run* run) {
     return p;
 }
 
-// Of all ranks of the job, those of a tensor-parallel group too: they decide alike how often they do what they do
-// together.
+// Returns the greatest of all ranks of the job, those of a tensor-parallel group too: so they decide alike how often
+// they repeat their joint work.
 static double slowest(const Probe* p, double mine) { return run_most(p->run, p->run->model.job, mine); }
 
 static double mean(const Probe* p, double mine) {
@@ -64,7 +63,7 @@ static double mean(const Probe* p, double mine) {
     return sum / c->size;
 }
 
-// All ranks begin together; the time.
+// Waits until all ranks are there, and returns the time.
 static double begin(const Probe* p) {
     char err[ERR_BYTES];
     Comm* c = p->run->model.job;
@@ -72,7 +71,7 @@ static double begin(const Probe* p) {
     return now_seconds();
 }
 
-// ms until everything that was begun in c is done, of the slowest rank.
+// Waits until everything that was begun in c is done, and returns the slowest rank's ms.
 static double end(const Probe* p, Comm* c, double began) {
     char err[ERR_BYTES];
     Model* m = &p->run->model;
@@ -83,8 +82,8 @@ static double end(const Probe* p, Comm* c, double began) {
 
 // ---- least squares
 
-// Coordinate descent on the normal equations a c = b, whose constants stay at 0 or above: a convex problem, so it ends
-// at the least of all. A token's constant comes first and takes what the rows do not tell apart.
+// Solves the normal equations a c = b by coordinate descent, with constants of at least 0: a convex problem, so it ends
+// at the least of all. A token's constant comes first and takes the time that the rows do not tell apart.
 void probe_fit(double c[3], const ProbeTime* rows, int n) {
     enum { SWEEPS = 100000 };
     static const int order[] = {1, 0, 2};
@@ -110,7 +109,7 @@ void probe_fit(double c[3], const ProbeTime* rows, int n) {
 typedef struct ProbeRow {
     int parts, of;  // parts / of of the largest row's tokens
     int cut[2];     // documents by turns: the longest one divided by these
-    int held_out;   // not for the fit
+    int held_out;   // 1: not for the fit
 } ProbeRow;
 
 static const ProbeRow whole_row = {1, 1, {1, 1}, 0},
@@ -120,9 +119,9 @@ static const ProbeRow whole_row = {1, 1, {1, 1}, 0},
                           {1, 32, {1, 1}, 0}, {3, 4, {3, 3}, 1},   {3, 8, {1, 4}, 1}, {1, 2, {2, 8}, 1},
                           {1, 6, {4, 4}, 1},  {1, 12, {1, 16}, 1}, {7, 8, {1, 5}, 1},
 };
-enum { ROWS = COUNT(design), MOST_ROUNDS = 40, ROWS_MS = 3000 };  // what rounds may take in all
+enum { ROWS = COUNT(design), MOST_ROUNDS = 40, ROWS_MS = 3000 };  // ms of all rounds, at most
 
-// Lengths of a row's documents into p->lengths; returns their number.
+// Fills p->lengths with those of a row's documents, and returns their number.
 static int row_lengths(const Probe* p, const ProbeRow* row, int most) {
     int left = MAX((int)((int64_t)most * row->parts / row->of), 1), n = 0, longest = MIN(most, p->run->config.context);
     for (; left > 0; n++) {
@@ -142,7 +141,7 @@ static double model_ms(const Cost* c, const ProbeTime* row) {
     return c->quadratic * row->s2 + c->per_token * row->tokens + c->micro_batch;
 }
 
-// Reads N tokens and their targets into the batch, from the first training pieces one after another.
+// Reads N tokens and their targets into the batch, from the first training pieces on.
 static void read_tokens(Batch* b, const Sampler* sampler, int N) {
     char err[ERR_BYTES];
     SamplerPosition at = {0};
@@ -156,7 +155,7 @@ static void read_tokens(Batch* b, const Sampler* sampler, int N) {
     }
 }
 
-// One row of n documents of p->lengths for this rank alone.
+// Makes one row of n documents of p->lengths for this rank alone.
 static Row make_row(const Probe* p, int n) {
     static const MicroBatch alone = {.cp_size = 1, .ulysses_size = 1};
     Run* run = p->run;
@@ -174,13 +173,13 @@ static Row make_row(const Probe* p, int n) {
     return batch_row(run, 0);
 }
 
-// ms of its forward and backward passes, the least of `repeats`. With ZeRO-2 and 3 all ranks call it together.
-// Afterwards gradients are zero.
+// Returns the ms of a row's forward and backward passes, the least of `repeats`, and leaves gradients zero. With ZeRO-2
+// and 3 all ranks call it together.
 static double train_row(const Probe* p, int n, int repeats) {
     Model* m = &p->run->model;
     Row row = make_row(p, n);
     double least = INFINITY;
-    if (m->shape.no_embedding)  // what the stage before would send
+    if (m->shape.no_embedding)  // the stage before would send this
         m->k->clear(model_act(m, RESIDUAL, 0), (size_t)row.own * (size_t)m->shape.C * dtype_bytes(m->dt), m->s);
     m->k->synchronize(m->s);
     for (int i = 0; i < repeats; i++) {
@@ -194,7 +193,7 @@ static double train_row(const Probe* p, int n, int repeats) {
     return least;
 }
 
-// ms of the row of n documents, of this rank, once all are there.
+// Returns this rank's ms of the row of n documents, once all ranks are there.
 static double row_ms(const Probe* p, int n) {
     const Run* run = p->run;
     const Model* m = &run->model;
@@ -208,8 +207,8 @@ static double row_ms(const Probe* p, int n) {
     return 1e3 * (at[1] - at[0]) * m->world->local_size * run->config.threads / host_cores("", getppid());
 }
 
-// The most tokens of a row for which three rounds take no longer than the time there is, but not so few that nothing
-// can be told apart. One short row says by how much the estimate is off. The same on all ranks.
+// Returns the most tokens of a row for which three rounds take at most ROWS_MS, at least 256: fewer tell nothing apart.
+// One short row says by how much the estimate is off. The same on all ranks.
 static int largest_row(const Probe* p) {
     int most = p->most, least = MIN(most, 256), n = row_lengths(p, &whole_row, least);
     ProbeTime row = row_of(p, n);
@@ -224,8 +223,8 @@ static int largest_row(const Probe* p) {
 }
 
 // Times the design, in rounds, so that a disturbance meets some of every row's times and not all of one's. The least of
-// each counts, because what disturbs long rows more often than short ones would look like work. The first round is for
-// caches, and for kernels that are chosen late.
+// each counts, because disturbances meet long rows more often than short ones, and would look like work. The first
+// round is for caches, and for kernels that are chosen late.
 static void time_rows(const Probe* p, ProbeTime* rows) {
     double least[ROWS], started = now_seconds();
     int most = largest_row(p);
@@ -251,7 +250,7 @@ static void fit_rows(Cost* cost, const ProbeTime* rows) {
     cost->quadratic = c[0], cost->per_token = c[1], cost->micro_batch = c[2];
 }
 
-// Of the rows that were not fitted: the median, and the worst.
+// Finds the median and the worst error of the rows that were not fitted.
 static void find_errors(double* middle, double* worst, const Cost* cost, const ProbeTime* rows) {
     double errors[ROWS];
     int n = 0;
@@ -262,7 +261,8 @@ static void find_errors(double* middle, double* worst, const Cost* cost, const P
 
 // ---- links
 
-// From every rank so many ranks on is another node, where that can be: of unlike nodes plans know only parts.
+// Returns a number of ranks after which every rank meets another node, or node_size if there is none: of unlike nodes
+// plans know only parts.
 static int step_across(const Run* run) {
     const Model* m = &run->model;
     int ranks = run->clock->limits.ranks, tp = tp_size(m), node = run->clock->limits.node_size;
@@ -274,10 +274,10 @@ static int step_across(const Run* run) {
     return node;
 }
 
-// Who sends to whom: data ranks, or a rank's place in all stages.
+// The ranks that send to each other: data ranks, or those with one place in all stages.
 typedef struct Links {
     Comm* comm;
-    int node, step;  // ranks of a node; from every rank so many on is another one
+    int node, step;  // ranks of a node; step_across
 } Links;
 
 static Links links_of_data(const Probe* p) {
@@ -286,7 +286,8 @@ static Links links_of_data(const Probe* p) {
 
 static int stages_across(const Run* run) { return run_node_size(run, run->model.job, 1, 1) < run->model.job->size; }
 
-// All messages in which this rank sends `bytes`, from the lower half of the memory into the upper. Their number.
+// Lists the messages in which this rank sends `bytes`, from the lower half of the memory into the upper, and returns
+// their number.
 static int list_messages(const Probe* p, const Links* x, LinkKind kind, size_t bytes) {
     int ranks = x->comm->size, node = x->node, rank = x->comm->rank, n = 0;
     char* in = p->memory + p->bytes / 128 * 64;
@@ -306,16 +307,16 @@ static int list_messages(const Probe* p, const Links* x, LinkKind kind, size_t b
     return n;
 }
 
-// What is timed with messages of so many bytes: those of links, or sums and gathers of a Comm.
+// A table to fill, by messages over links, or by sums and gathers of a Comm.
 typedef struct Timed {
     const Links* links;
     LinkKind kind;
-    Comm* sums;        // NULL: messages
-    double part;       // of the bytes in all, those that a rank sends over these links
-    LinkTable* table;  // that is filled
+    Comm* sums;   // NULL: messages
+    double part;  // the share of all bytes that a rank sends over these links
+    LinkTable* table;
 } Timed;
 
-// ms of each, all ranks get the same number. Of a reduce-scatter and an all-gather of as many bytes the mean.
+// Returns the ms of a message, or the mean of a reduce-scatter and an all-gather; the same on all ranks.
 static double time_once(const Probe* p, const Timed* x, size_t bytes, int times) {
     Model* m = &p->run->model;
     Comm* c = x->sums ? x->sums : x->links->comm;
@@ -331,7 +332,7 @@ static double time_once(const Probe* p, const Timed* x, size_t bytes, int times)
     return end(p, c, began) / times / (x->sums ? 2 : 1);
 }
 
-// From 1 KiB to 64 MiB, as far as memory goes and while messages are not too slow to wait for.
+// Times 1 KiB to 64 MiB, as far as memory goes and while messages are not too slow to wait for.
 static void fill_table(const Probe* p, const Timed* x) {
     enum { BATCHES = 5 };
     const double batch_ms = 15, slow_ms = 250;
@@ -352,7 +353,7 @@ static void time_link(const Probe* p, const Links* x, LinkKind kind) {
     fill_table(p, &(Timed){x, kind, NULL, 1, &p->cost->link[kind]});
 }
 
-// Inside every node at the same time, and among all data ranks where these are of several nodes.
+// Times sums inside every node at the same time, and among all data ranks if they are on several nodes.
 static void time_sums(const Probe* p) {
     const Model* m = &p->run->model;
     Comm* all = m->comm;
@@ -391,8 +392,8 @@ static void set_recompute(Model* m, Recompute recompute) {
     for (int l = 0; l < m->shape.L; l++) m->ranks->layout.layer[m->shape.first_layer + l].recompute = recompute;
 }
 
-// A row of n documents is computed with and without its blocks once more, by turns. What the blocks take of it is known
-// by then: all but the classifier and what a row costs anyway.
+// Computes a row of n documents with and without its blocks once more, by turns, and returns the extra time as a share
+// of the blocks' own. That is the fitted time but for the classifier and a row's fixed cost.
 static double time_again(const Probe* p, int n) {
     Model* m = &p->run->model;
     const Shape* s = &m->whole;
@@ -409,8 +410,8 @@ static double time_again(const Probe* p, int n) {
     return fmax(0, mean(p, (least[1] - least[0]) / (p->cost->quadratic * row.s2 + linear)));
 }
 
-// ms of a row of n documents, of messages of so many bytes, or of both: the messages begin before the row and end
-// behind it.
+// Returns the ms of a row of n documents, of messages of `bytes`, or of both: the messages begin before the row and end
+// after it.
 static double time_beside(const Probe* p, int n, size_t bytes) {
     Model* m = &p->run->model;
     Comm* c = m->comm;
@@ -430,7 +431,7 @@ static double time_beside(const Probe* p, int n, size_t bytes) {
     return least;
 }
 
-// How many times as long both take beside each other: 1 where they do not meet, 2 where one waits for the other.
+// Returns 1 if a row and messages of equal time do not slow each other, up to 2 if one waits for the other; 0: unknown.
 static double time_overlap(const Probe* p, int n) {
     enum { MOST = 1 << 24 };
     const Kernels* k = p->run->model.k;
@@ -446,7 +447,7 @@ static double time_overlap(const Probe* p, int n) {
     return fmin(fmax(1 + (both - fmax(row, messages)) / fmin(row, messages), 1), 2);
 }
 
-// For layouts of the same model, which look for what was found with ZeRO-1 and --tp 1: of at most 1024 tokens.
+// Measures two numbers for layouts, with at most 1024 tokens: a search takes them from a probe with ZeRO-1 and --tp 1.
 static void time_layouts(const Probe* p) {
     Machine* machine = &p->run->clock->probed;
     int n = row_lengths(p, &whole_row, MIN(p->most, 1024));
@@ -456,7 +457,7 @@ static void time_layouts(const Probe* p) {
 
 // ---- the step
 
-// AdamW on zeros, as many as memory has room for, for all that this rank owns.
+// Runs AdamW on as many zeros as memory has room for, and returns the ms for all that this rank owns.
 static double time_update(const Probe* p) {
     const Model* m = &p->run->model;
     size_t owned = shape_param_elems(&m->shape) / (size_t)m->shape.shards;
@@ -474,7 +475,7 @@ static double time_update(const Probe* p) {
     return 1e3 * (now_seconds() - started) * (double)owned / (double)n;
 }
 
-// Of a job under --strategies, whose sums are among all ranks there: as if it were alone.
+// Returns the ms of a job's step as if it were alone: under --strategies its sums are among all ranks.
 static double step_alone(const Probe* p) {
     const Model* m = &p->run->model;
     const PlanLimits* limits = &p->run->clock->limits;
@@ -506,13 +507,13 @@ static double time_step(const Probe* p) {
 
 // ---- all of it
 
-// What comes, for who waits: it takes most of a minute.
+// Says what comes, because a probe takes most of a minute.
 static void say_next(const char* what) {
-    say(stdout, "probing %s", what);  // of ranks but the first nobody sees it
+    say(stdout, "probing %s", what);  // only the first rank's stdout is open
     fflush(stdout);
 }
 
-// What the first rank of a job has to say of it.
+// The result of a job; its first rank tells it.
 typedef struct ProbeReport {
     int failed, tells;
     PipelineGroup pipelines;

@@ -13,14 +13,14 @@ typedef struct RankGroup {
     const MicroBatch* mb;
     Share share;
     Placement placed;
-    int* chunk_tokens;  // of each chunk, all documents
-    int first, cu;      // where its tokens begin in the row, and its cu_seqlens in Batch.cu
-    Tree* tree;         // of its documents; NULL: none is a tree
+    int* chunk_tokens;  // (n_chunks) tokens of each chunk, all documents together
+    int first, cu;      // index of its first token in the row; of its cu_seqlens in Batch.cu
+    Tree* tree;         // the tree of its documents; NULL: none is a tree
 } RankGroup;
 
 // A pass of this rank, a row: all its micro-batches of a round.
 typedef struct RankPass {
-    int first_group, n_groups;  // in the order of pass_order; none: an empty row, in rounds of others
+    int first_group, n_groups;  // in the order of pass_order; 0 groups: an empty row, in a round of others
 } RankPass;
 
 // Answers that are generated side by side, a token of each in a row (run/rl/rollouts.h).
@@ -31,35 +31,37 @@ typedef struct SideBySide {
     RowAttention shared;
 } SideBySide;
 
-// The plan, and what this rank does of it: the pass of row i is passes[i].
+// The plan of a step, and this rank's part in it: the pass of row i is passes[i].
 typedef struct BatchPlan {
-    int strategy;        // with --strategies: pieces and plan are of this rank's job under it, sums of tokens of all
-    double strategy_ms;  // what the step should take with it, by Hydraulis' cost of its slowest pipeline
+    // The strategy of the step (--strategies): pieces and plan are those of this rank's job under it, sums of tokens
+    // those of all jobs. strategy_ms is the step by Hydraulis' cost of its slowest pipeline.
+    int strategy;
+    double strategy_ms;
     uint64_t dispatch_hash;
-    double expected_ms;  // of the plan, of all jobs, when all ranks agreed on it; NaN: not known
-    // With --strategies: what this rank computes beside moves; ms of expected_ms that they show, of those before this
-    // rank's first pass, and of those behind the last pass of all.
+    double expected_ms;  // ms of the step of all jobs, when all ranks agreed on the plan; NaN: not known
+    // This rank's computing beside moves (--strategies); the ms of expected_ms that moves show, in all, before this
+    // rank's first pass, and after the last pass of all ranks.
     MoveWindow window;
     double moving_ms, late_ms, behind_ms;
     int sums_behind;  // gradients leave behind last passes, on all ranks
     StepPlan made;
     int64_t drawn;      // tokens of the step before documents were joined (sampler_join.h)
-    double plan_us;     // what planning took, all of it
+    double plan_us;     // us that planning took
     RankPass* passes;   // (max_tokens) in the order in which this rank runs them
     RankGroup* groups;  // (max_tokens)
     int n_groups;
     int all_end_together;       // all ranks have a pass in the last round
     GroupAttention* attention;  // (n_groups), once read
-    RowAttention* shared;       // (n_rows) of those that other ranks have a part in
+    RowAttention* shared;       // (n_rows) for rows that other ranks have a part in
     Row rows[MOST_STAGES];      // under way, by slot
-    SideBySide* answers;        // generation: what decode works at; NULL: one text
-    float* labels;              // in Batch.indices: see run/step/labels.h; unused where labels count alike
-    int* starts;                // (n_pieces) of their tokens, one behind another; then, too
-    int* vocab_rows;            // in Batch.indices: Row.vocab_rows of its tokens; unused when alone
+    SideBySide* answers;        // the answers that decode works at; NULL: one text
+    float* labels;              // in Batch.indices: see run/step/labels.h; unused if labels count alike
+    int* starts;                // (n_pieces) each one's first token among those of all pieces; NULL: they count alike
+    int* vocab_rows;            // in Batch.indices: Row.vocab_rows of its tokens; unused without tensor parallelism
     Span* spans;                // (max_tokens) of one micro-batch
     struct PlanPlaces* places;  // step/plan_once.c; NULL: each rank plans
     unsigned n_plans;           // so far
-    Piece* own_pieces;          // where this rank draws, while pieces and lengths are those that another one drew
+    Piece* own_pieces;          // this rank's memory, while `pieces` and `lengths` are another's; else NULL
     int* own_lengths;
 } BatchPlan;
 
@@ -67,90 +69,92 @@ typedef struct BatchPlan {
 
 // A rank's plan of a batch.
 typedef struct PlanHash {
-    uint64_t plan;    // with --strategies of what all jobs have in common: which of them gets which documents
-    uint64_t job;     // there: the plan of this rank's job
-    uint64_t failed;  // there is none
+    uint64_t plan;    // the plan; with --strategies which job gets which documents
+    uint64_t job;     // the plan of this rank's job; 0 without --strategies
+    uint64_t failed;  // 1: there is no plan
 } PlanHash;
 
-// What one rank tells all others before the first communication of a step.
+// A rank's message to all others before the first communication of a step.
 typedef struct Agreement {
-    PlanHash made;      // plan: also of what the cost model has learnt
-    uint64_t signal;    // that asks for an end, 0 none
-    uint64_t left;      // this rank has left the step: all do
-    uint64_t written;   // its files on their way: WRITTEN_...
-    uint64_t saves;     // a checkpoint is due by its clock
+    PlanHash made;      // made.plan also hashes what the cost model has learnt
+    uint64_t signal;    // the signal that asks for an end; 0: none
+    uint64_t left;      // 1: this rank has left the step, so all do
+    uint64_t written;   // WRITTEN_... of its files on their way that are written
+    uint64_t saves;     // 1: a checkpoint is due by its clock
     double ms;          // of the last step; 0: nothing to learn from
     double predicted;   // ms of the plan; NaN: not known
-    double processor;   // seconds of its threads in this step
+    double processor;   // CPU seconds of its threads in this step
     MoveWindow window;  // with --strategies
-    RankReport report;  // of this one
+    RankReport report;  // of this step
 } Agreement;
 
 // ---- step/batch_ranks.c: the documents of a step on many ranks; step/passes.c: their passes
 
-extern const RunRanks run_ranks;  // what core.c asks for
+extern const RunRanks run_ranks;  // the hooks of core.c
 
-// Plans the pieces that stand in b. 0, or -1 with a message that names the document. Touches nothing but b.
+// Plans the pieces of b; a message names the document. All functions of b return 0, or -1 with a message, and touch
+// nothing else.
 int batch_plan(Batch* b, const Run* run, int64_t step, Err err);
-// PlanLimits.squares of its pieces, in its arena; NULL: no document is a tree, or there is no memory (arena_check).
+// Returns PlanLimits.squares of its pieces, in its arena; NULL: no document is a tree, or memory lacks (arena_check).
 const double* batch_squares(Batch* b, const Run* run);
-// Trees of its pieces that no ranks hold become several. 0, or -1 with a message.
+// Cuts each tree that no group of ranks holds into several pieces.
 int batch_cut_trees(Batch* b, const Run* run, const Sampler* sampler, Err err);
-// The next training pieces, joined where the run does that, and cut. 0, or -1 with a message.
+// Draws the next training pieces, joined if the run does that, and cut; the second also plans them.
 int batch_draw_joined(Batch* b, const Run* run, Err err);
-int batch_draw_and_plan(Batch* b, const Run* run, int64_t step, Err err);  // of training
-// The passes of this rank; with ZeRO-2 and 3, and in a pipeline, one for each round. And the tasks of the pipeline's
-// stages. batch_plan has done it already. 0, or -1 with a message.
+int batch_draw_and_plan(Batch* b, const Run* run, int64_t step, Err err);
+// Lists the passes of this rank, one for each round with ZeRO-2 and 3 and in a pipeline, and the tasks of all stages.
+// Only a plan that does not come from batch_plan needs this.
 int batch_list(Batch* b, const Run* run, Err err);
-// Reads the tokens of this rank's share, and lists all that kernels need to know. 0, or -1 with a message. Touches
-// nothing but b.
+// Reads the tokens of this rank's share, and lists all that kernels need to know.
 int batch_read(Batch* b, const Run* run, const Sampler* sampler, Err err);
 
-// Whether gradients are reduced inside the backward pass of row i of this rank, rather than behind its last row.
-int pass_reduces_inside(const Batch* b, const Model* m, int i);  // as far as this rank knows; see sums_behind
+// Returns 1 if gradients are reduced inside the backward pass of this rank's row i, rather than after its last row.
+// BatchPlan.sums_behind overrules it.
+int pass_reduces_inside(const Batch* b, const Model* m, int i);
 static inline int pass_round(const BatchPlan* x, int i) { return x->groups[x->passes[i].first_group].mb->round; }
 
 // ---- step/plan_once.c
 
 typedef int (*PlanMaker)(Batch* b, const Run* run, int64_t step, Err err);
 void plan_once_open(Run* run);  // once ranks are forked
-// make: the plan in b->planned that all ranks of the job find alike. Of forked ranks one does, and the others have it
-// from there; with `draws` the pieces, too. 0, or -1 with a message.
+// Calls make, which plans in b->planned alike on all ranks of the job. Among forked ranks one calls it, and the others
+// take its plan; with `draws` its pieces, too. Returns 0, or -1 with a message.
 int plan_once(Batch* b, const Run* run, int64_t step, PlanMaker make, int draws, Err err);
-void plan_once_give_back(Batch* b);  // these, once their tokens are read and trained on
+void plan_once_give_back(Batch* b);  // the pieces, once they are trained on: b has its own memory again
 
 // ---- step/ahead.c: a thread that draws, plans and reads the next step while this one computes
 
 // Begins to draw, plan and read `step` into run->ahead. Until ahead_wait nobody else touches that, the clock's
 // setting or what they point to.
 void ahead_start(Run* run, int64_t step);
-// The plan is in run->ahead; or there is none, and run->cluster->why says why not. Returns the seconds that this took.
+// Waits for the plan in run->ahead; if there is none, run->cluster->why says why. Returns the seconds that this took.
 double ahead_wait(Run* run);
-void ahead_none(Run* run);   // no step comes: what is under way ends under the strategy at work
+void ahead_none(Run* run);   // empties the plan in `ahead`, as no step comes
 void ahead_close(Run* run);  // ends the thread, if there is one
-// Before the first communication of a step: all ranks have the same plan in `ahead`, and have learnt the same for those
-// to come, or the run ends. A signal that any rank has seen, or a plan that one lacks, stops all of them at the same
-// step. The slowest rank's time of the last step corrects the cost model, on all ranks alike, so that they go on to
-// make the same plans. report: of this rank's last step. What is known of slow ranks is told by run/slow: decided, a
-// hash of what all have decided alike; explains: the last step's time says something about the cost model.
+// Proves, before the first communication of a step, that all ranks have the same plan in `ahead` and have learnt the
+// same; else the run ends. A signal that any rank has seen, or a plan that one lacks, stops all at the same step. The
+// slowest rank's time of the last step corrects the cost model, on all ranks alike, so that plans stay the same.
+// report: this rank's last step. run/slow says the rest. decided: a hash of what all have decided alike; explains: 1 if
+// the last step's time says something about the cost model.
 void ahead_agree(Run* run, const RankReport* report, uint64_t decided, int explains);
 // Draws, plans and agrees on the next step, without a step beside it.
 void ahead_plan_now(Run* run, uint64_t decided);
-// While the step at work computes, unless it is the last. The cost model changes here, where no plan is being made.
+// Starts the next step's plan while this one computes, unless this is the last. The cost model changes here, since no
+// plan is being made.
 void ahead_plan_next(Run* run);
-// All ranks, which call it together, have the same plan of b, or the run ends; failed: what planning b has returned
-// here, with Cluster.why. Returns whether all have one; else Cluster.unplanned is set.
+// Proves that all ranks have the same plan of b; else the run ends. Collective. failed: 1 if b has none here, as
+// Cluster.why says. Returns 1 if all have one; else Cluster.unplanned is set.
 int run_agree_on_plan(Run* run, const Batch* b, int failed);
-// Ends the program on all ranks where Cluster.unplanned is set, with the words of the first rank that has some.
+// Ends the program on all ranks, which lack a plan, with the words of the first rank that has some. Collective.
 void run_end_unplanned(const Run* run);
-// Ends the program where the longest documents, as they are cut to --context, have no plan.
+// Ends the program if the longest documents, as they are cut to --context, have no plan.
 void run_check_documents(Run* run);
 
 // ---- step/give_up.c: --give-up-below
 
-enum { GIVEN_UP = 76 };  // the status of a program that ends without a rank
-// Whether it goes with other options, before the first step. Behind each step, all ranks together: Cluster.given_up,
-// where the others are faster without one of them.
+enum { GIVEN_UP = 76 };  // the status of a program that gives a rank up
+// give_up_open refuses options that it does not go with. give_up_hear, called by all ranks after each step, sets
+// Cluster.given_up if the others are faster without one rank.
 void give_up_open(Run* run);
 void give_up_hear(Run* run);
 
@@ -163,28 +167,28 @@ double eval_loss_sum(Run* run);
 void run_eval(Run* run);                                    // --eval
 void run_choices(Run* run);                                 // --eval FILE
 double log_softmax(const float* logits, int V, int token);  // log softmax(logits)[token], logits (V)
-// fp32 (Vp), of token n of the last forward pass, until the next call. Collective in groups and pipelines.
+// Returns logits (Vp), fp32, of token n of the last pass, until the next call. Collective in groups and pipelines.
 const float* token_logits(Run* run, int n);
-// What a language model must beat: the loss under the frequencies of the (first millions of) training tokens, each
-// counted once more so that none has probability zero. Also finds val_bytes. Overwrites run->batch.
+// Finds Books.unigram_loss, the mean loss of validation targets under the frequencies of the first millions of training
+// tokens, each counted once more so that none is 0; a model must beat it. Also val_bytes. Overwrites run->batch.
 void run_unigram_loss(Run* run);
 
 // ---- step/pace.c: steps that take long
 
-extern volatile sig_atomic_t interrupted;  // the signal that asks for an end, 0 none
+extern volatile sig_atomic_t interrupted;  // the signal that asks for an end; 0: none
 void run_catch_signals(const Run* run);    // from here on
-double run_processor_seconds(Run* run);    // of this rank since the step began, on a CPU
-// Between steps, whether the run ends: alone by the signal itself, with others by what all have agreed on.
+double run_processor_seconds(Run* run);    // CPU seconds of this rank's threads since the step began; 0 on a GPU
+// Sets run->ends between steps: a rank alone by the signal itself, others by what all have agreed on.
 void pace_see_signals(Run* run);
-// What the matmuls of linear layers and of attention reach of the peak, roughly, before anything is measured.
+// Rough shares of the peak that matmuls of linear layers and of attention reach, before anything is measured.
 #define LINEAR_SHARE_OF_PEAK 0.5
 #define ATTENTION_SHARE_OF_PEAK 0.25
-void run_tell_of_long_steps(const Run* run);  // before the first one, on rank 0: what it should take, what to lower
-// Around the tasks of run->batch; end: behind all batches of an evaluation, or a step.
+void run_tell_of_long_steps(const Run* run);  // before the first: what a step should take, and what to lower
+// These stand around the tasks of run->batch; pace_end after all batches of an evaluation, or a step.
 void pace_begin(Run* run, int train);
 void pace_end_task(Run* run, const Task* task);  // says how far it is, now and then
 void pace_end(const Run* run);
 void pace_say_left(Run* run);  // instead of the line of a step
-// Whether this task is left out, because the run is to end and much of the step is ahead. Those who share its pass take
-// the same decision. All that is collective at the end of the step has to come all the same.
+// Returns 1 if this task is left out, because the run is to end and much of the step is ahead. Ranks that share its
+// pass decide alike. All collective calls at the end of the step must come all the same.
 int pace_leaves(Run* run, const Task* task);
