@@ -14,7 +14,7 @@
 
 // ---- the program
 
-// Beside this one: in a checkout, in a folder of a build, in that of a test, installed.
+// Finds the program beside this one: in a checkout, in a folder of a build, in that of a test, installed.
 static int find_program(char path[DISK_PATH], Err err) {
     static const char* const places[] = {"build/simulate", "dev/simulate", "../dev/simulate", "ragged-simulate"};
     char own[DISK_PATH] = "./train";
@@ -39,7 +39,7 @@ static void add_word(FILE* to, const char* word) {
 
 static void add_number(FILE* to, const char* option, double value) { fprintf(to, " %s %.0f", option, value); }
 
-// The words of the run but those of options that stand behind them anew, or that `without` names.
+// Adds the words of the run, but for options that the question sets anew, or that `without` names.
 static void add_own(FILE* to, const Run* run, const char* without) {
     static const char anew[] = ", --ranks, --threads, --memory, --layout,";
     char name[72];
@@ -51,7 +51,7 @@ static void add_own(FILE* to, const Run* run, const char* without) {
     }
 }
 
-// Ranks of one node that share cores gain nothing from overlap. Malloc'ed; NULL without memory.
+// Returns the command, malloc'ed; NULL without memory. Ranks that share cores gain nothing from overlap.
 static char* command_of(const char* program, const SearchQuestion* q, const Run* run) {
     char *text = NULL, node[64];
     size_t n = 0;
@@ -75,7 +75,7 @@ static char* command_of(const char* program, const SearchQuestion* q, const Run*
 
 // ---- the answer
 
-// The next word of a command, which ends in a 0 then; *at is behind it. NULL: there is none.
+// Returns the next word of a command, ended by a 0, and moves *at past it; NULL: there is none.
 static char* next_word(char** at) {
     char *word = *at + strspn(*at, " "), end = ' ';
     if (!*word) return NULL;
@@ -85,7 +85,7 @@ static char* next_word(char** at) {
     return word;
 }
 
-// "... MS ms a step; use it: --NAME VALUE ...". Returns whether a line is one.
+// Takes the answer "... MS ms a step; use it: --NAME VALUE ...". Returns 1 if the line is one.
 static int take_answer(SearchAnswer* a, char* line) {
     static const char asks[] = " ms a step; use it: ";
     char *found = strstr(line, asks), *at = found ? found + sizeof asks - 1 : NULL, *word;
@@ -101,14 +101,14 @@ static int take_answer(SearchAnswer* a, char* line) {
     return a->layout != NULL;
 }
 
-// Takes the lines of a search. Returns whether it has answered; words of its last line are left in err.
+// Takes the lines of a search. Returns 1 if it has answered; err holds the words of its last line.
 static int hear(SearchAnswer* a, FILE* from, int tells, Err err) {
     char* line = NULL;
     size_t room = 0;
     int answered = 0, told = 0;
     for (ssize_t n; !answered && (n = getline(&line, &room, from)) > 0;) {
         if (line[n - 1] == '\n') line[n - 1] = 0;
-        // What the search says while it opens its documents has been said here.
+        // This run has said already what the search says while it opens its documents.
         told |= !strncmp(line, "layout  ", 8) || !strncmp(line, "predicted ", 10);
         int is_error = !strncmp(line, "simulate: ", 10);
         if (told && tells && !is_error) say(stdout, "%s", line);
@@ -143,7 +143,7 @@ int run_ask_search(SearchAnswer* a, const SearchQuestion* q, const Run* run, Err
 
 // ---- the machine
 
-// A machine of alike ranks gets a kind for this one.
+// Gives a machine of alike ranks a kind for this one.
 static void slow_down(Machine* m, int rank, double pace) {
     if (m->n_kinds) return;
     m->n_kinds = 2;
@@ -151,7 +151,7 @@ static void slow_down(Machine* m, int rank, double pace) {
     m->kind_first[1] = rank + 1, m->kind_speed[1] = 1, m->kind_gib[1] = 0;
 }
 
-// Times of tensor-parallel groups, where a probe has measured some.
+// Adds times of tensor-parallel groups that a probe has measured.
 static void add_groups(Machine* m, Run* run) {
     int ranks = run->model.world->size;
     Machine group;

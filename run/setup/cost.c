@@ -1,10 +1,9 @@
-// cost.c - what planners know of the machine, and where from: a file that was named, what --probe has measured earlier,
-// or an estimate. Rank 0 decides and tells all others, so that every rank plans with the same bits.
+// cost.c - finds the machine that planners know: a named file, the file of an earlier --probe, or an estimate. Rank 0
+// decides and tells all others, so that every rank plans with the same bits.
 //
-// The estimate: linear work at half of the measured peak, attention at a quarter of it (both are what the CPU
-// kernels reach, roughly); a micro-batch moves all weights and gradients once; links are what is usual for the
-// transport. Calibration (plan/cost/calibration.h) corrects all of it within some steps, except how links differ
-// from each other.
+// The estimate takes linear work at half of the measured peak, and attention at a quarter (CPU kernels reach roughly
+// these). A micro-batch moves all weights and gradients once. Links are usual ones for the transport. Calibration
+// (plan/cost/calibration.h) corrects all of it within some steps, except how links differ from each other.
 #define _GNU_SOURCE  // gethostname
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,18 +17,17 @@
 #include "plan/published/published.h"
 #include "run/setup/setup.h"
 
-
 // ---- the estimate
 
-// A message takes so many ms, and bytes / (GB/s) on top.
+// Makes the table of a link whose messages take latency_ms, and bytes / (GB/s) on top.
 static LinkTable straight_link(double latency_ms, double gbps) {
     LinkTable link = {.n = 2, .bytes = {1 << 10, 1 << 26}};
     for (int i = 0; i < link.n; i++) link.ms[i] = latency_ms + link.bytes[i] / (1e6 * gbps);
     return link;
 }
 
-// What the peak and the transport of this machine suggest, without any measurement. A step: reduce-scatter of
-// gradients, update, all-gather of weights, as bytes over links and through memory.
+// Estimates the machine from its peak and transport, without any measurement. The step is a reduce-scatter of
+// gradients, an update and an all-gather of weights, as bytes over links and through memory.
 static void estimate(Machine* machine, const Run* run) {
     const Model* m = &run->model;
     const PlanLimits* limits = &run->clock->limits;
@@ -47,10 +45,10 @@ static void estimate(Machine* machine, const Run* run) {
     if (!on_host) cost->micro_batch += 0.1 * m->shape.L;  // some 30 kernels a layer of some us
     cost->link_scale = 1.0 / m->stages;
     cost->layers = m->whole.L;
-    cost->channels = m->shape.heads * m->shape.HS;  // those that data ranks send
+    cost->channels = m->shape.heads * m->shape.HS;  // the channels that data ranks send
     cost->kv_channels = m->shape.kv_heads * m->shape.HS;
     cost->elem_bytes = (int)elem;
-    // AdamW and the norm; clearing gradients
+    // These are the bytes of AdamW and the norm, and of clearing gradients.
     cost->step = (elems / ranks * (28 + 2 * elem) + 8 * elems) / bytes_a_ms;
     if (limits->ranks == 1) return;
     cost->link[LINK_INSIDE] = on_host ? straight_link(0.02, 2) : straight_link(0.02, 250);
@@ -61,8 +59,8 @@ static void estimate(Machine* machine, const Run* run) {
 
 // ---- the file that a probe leaves
 
-// Everything that changes what is measured, as comment lines of a machine file; its name is their hash. Returns their
-// length.
+// Fills text with everything that a measurement depends on, as comment lines of a machine file; its name is their hash.
+// Returns their length.
 static size_t describe(const Run* run, char text[MACHINE_TEXT], char name[64]) {
     static char layout[LAYOUT_TEXT];
     const Config* c = &run->config;
@@ -100,7 +98,7 @@ int run_save_machine(const Run* run, char path[DISK_PATH], Err err) {
 
 // ---- reading
 
-// A rank alone must have times there; a file may have been measured for planning in terms of whole pipelines only.
+// Parses a machine, which must have times of a rank alone; a file for whole pipelines (--strategies) may lack them.
 static int parse_machine(Machine* machine, const char* text, size_t n, const char* name, int is_for_pipelines,
                          Err err) {
     char words[ERR_BYTES];
@@ -120,7 +118,6 @@ static int read_machine(Machine* machine, const char* path, int is_for_pipelines
     return failed ? -1 : 0;
 }
 
-// --machine FILE|NAME.
 int run_machine_named(const Run* run, Machine* machine, const char* name, Err err) {
     const Config* c = &run->config;
     char words[ERR_BYTES];
@@ -161,7 +158,7 @@ typedef struct Found {
     WeightTimes weights[MOST_STAGES];
 } Found;
 
-// What an earlier probe has left for such a run. Returns whether there is something that can be used.
+// Reads the file that an earlier probe has left for such a run. Returns 1 if it can be used.
 static int find_measured(Found* found, const Run* run) {
     char path[DISK_PATH], name[64], text[MACHINE_TEXT], err[ERR_BYTES];
     describe(run, text, name);
@@ -173,7 +170,7 @@ static int find_measured(Found* found, const Run* run) {
     return !missing;
 }
 
-// The machine of --machine, or what was measured, or an estimate.
+// Takes the machine of --machine, or a measured one, or an estimate.
 static void find_machine(Found* found, const Run* run, const char* named, int may_be_measured) {
     if (named) {
         found->failed = run_machine_named(run, &found->machine, named, found->err);
@@ -184,7 +181,7 @@ static void find_machine(Found* found, const Run* run, const char* named, int ma
     }
 }
 
-// Of each stage; of a tensor-parallel group the first rank's.
+// Finds the times of weights of each stage, by the first rank of a tensor-parallel group.
 static void find_weights(WeightTimes weights[MOST_STAGES], const Machine* machine, const Run* run) {
     const Model* m = &run->model;
     const Layout* layout = &m->ranks->layout;
@@ -204,7 +201,7 @@ static void find_weights(WeightTimes weights[MOST_STAGES], const Machine* machin
     }
 }
 
-// For the ranks of this job.
+// Finds the machine and the times of weights for the ranks of this job.
 static void find(Found* found, const Run* run) {
     const Model* m = &run->model;
     Machine* machine = &found->machine;
@@ -225,8 +222,8 @@ static void find(Found* found, const Run* run) {
     divide_among_ranks(cost, m);
 }
 
-// The run as if the options were for ranks with all layers each, in groups of `tp`; only what this needs is there
-// before ranks are joined.
+// Views the run as if each rank had all layers, in groups of `tp`. Ranks are not joined yet, so the view holds only the
+// parts that find_machine needs.
 static void view_groups(RunView* as, const Run* run, int tp) {
     run_view(as, run);
     Model* m = &as->run.model;
@@ -242,7 +239,7 @@ int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], Err
     RunView as;
     view_groups(&as, run, 1);
     find_machine(&found, &as.run, run->config.machine, 1);
-    // What a step takes beside its rows: gradients and weights depend on the layout, an update is not dear.
+    // A step's end has no time of its own: gradients and weights depend on the layout, and an update is cheap.
     if (!run->config.machine) found.machine.cost.step = 0;
     *machine = found.machine;
     snprintf(from, ERR_BYTES, "%.500s", found.from);
@@ -288,7 +285,7 @@ void run_set_cost(Run* run) {
     x->setting.groups = x->groups;
 }
 
-// Of ranks that the machine knows.
+// Sets the speeds of ranks that the machine knows.
 static void know_paces(Run* run) {
     const Model* m = &run->model;
     int ranks = m->comm->size, tp = tp_size(m), first = m->world->rank - m->job->rank;
@@ -297,7 +294,7 @@ static void know_paces(Run* run) {
     if (run->clock->probed.n_kinds > 0) run_set_paces(run);
 }
 
-// The same on all ranks, and for good: no message may be cut otherwise by who sends it than by who gets it.
+// Settles routing alike on all ranks, and for good: sender and receiver of a message must cut it alike.
 static void set_routing(Run* run) {
     const Model* m = &run->model;
     const Cost* cost = &run->clock->probed.cost;
@@ -311,9 +308,10 @@ static void set_routing(Run* run) {
     m->comm->route_least = (size_t)(is_auto && least > 0 && its > 0 ? MAX(1, least * own / its) : least);
 }
 
-// ---- the planner of --plan, from the table of plan/published/published.h, and what it settles before the first step:
-// static, adaptive and flex look at the cost model as it is now; Hydraulis proposes its strategies, and Zeppelin its
-// zones, for the model that is known at the start, from the same numbers on every rank
+// ---- the planner of --plan, from the table of plan/published/published.h
+//
+// static, adaptive and flex look at the cost model as it is now. Hydraulis proposes its strategies, and Zeppelin its
+// zones, before the first step, for the model that is known then, from the same numbers on every rank.
 
 const Planner* run_planner(const Run* run) {
     return run->clock->limits.ranks > 1 ? planner_named(run->config.plan) : NULL;
@@ -344,9 +342,9 @@ void run_find_job_cost(Run* run) {
     run_tell_all(m->job, &found, sizeof found);
     if (found.failed) die("%s", found.err);
     x->probed = found.machine;
-    // What ranks send with the cores that compute takes its time from these.
+    // Messages that the computing cores send take time from these, so they hide nowhere.
     if (m->job->overlap && !m->k->on_host) x->probed.cost.parts = attention_parts(m);
-    // It says nothing of documents that several share: none are.
+    // Times of whole pipelines say nothing of documents that ranks share, so none are shared.
     if (found.machine.n_schemes > 0) x->limits.kv_heads = 1, x->setting.kind = CP_CHOICE_ULYSSES;
     x->setting.limits = x->limits, x->setting.weights = found.weights[0];
     memcpy(x->stage_weights, found.weights, sizeof x->stage_weights);
@@ -356,7 +354,7 @@ void run_find_job_cost(Run* run) {
     calibration_start(&x->calibration);
     run_set_cost(run);
     open_planner(run);
-    // One rank has nothing to plan with an estimate.
+    // A rank that is alone has nothing to plan with an estimate.
     int counts = x->limits.ranks > 1 || run->config.explain || strncmp(found.from, "estimated", 9) != 0;
     if (counts && !run_is_brief(run)) print_cost(run, found.from);
 }

@@ -1,5 +1,5 @@
-// layout.c - who runs which layers, settled before ranks are joined: what the options or a file say, or what
-// build/simulate answers for --layout auto and hydraulis (run/setup/ask.h).
+// layout.c - settles who runs which layers, before ranks are joined: as the options or a file say, or as build/simulate
+// answers for --layout auto and hydraulis (run/setup/ask.h).
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "run/strategies/strategies.h"
 #include "run/setup/setup.h"
 
-// What rank 0 has read of --layout, or was answered.
+// The layout that rank 0 has read from --layout, or that the search has answered.
 typedef struct LayoutFile {
     int failed, capacity;
     Layout layout;
@@ -20,7 +20,7 @@ typedef struct LayoutFile {
 
 // ---- a layout that is searched for
 
-// On rank 0 before ranks are joined: the fastest layout, or list, that fits --memory. 0, or -1 with words.
+// Asks, on rank 0 before ranks are joined, for the fastest layout, or list, that fits --memory. 0, or -1 with words.
 static int ask_layout(LayoutFile* file, Run* run, const Layout* otherwise) {
     char path[DISK_PATH], from[ERR_BYTES], *err = file->words;
     int lists_alone = !strcmp(run->config.layout, "hydraulis"), ranks = run->model.world->size;
@@ -40,7 +40,7 @@ static int ask_layout(LayoutFile* file, Run* run, const Layout* otherwise) {
     return failed;
 }
 
-// What a step should take, ms, of the layout at work; slow_rank computes at `pace` where that is above 0.
+// Asks for the ms of a step of the layout at work; slow_rank computes at `pace` if that is above 0.
 static int ask_time(double* ms, Run* run, int slow_rank, double pace, int tells, Err err) {
     char path[DISK_PATH], from[ERR_BYTES];
     const Layout* layout = &run->model.ranks->layout;
@@ -89,7 +89,7 @@ static void read_layout(LayoutFile* file, const Run* run, const Layout* otherwis
     free(text);
 }
 
-// As text in one line, which is saved with the run: a file may change, and another search may find another one.
+// Keeps the layout as text in one line, to save it with the run: a file may change, and a search find another.
 static void keep_layout(Run* run) {
     size_t room = 2 * layout_print(&run->model.ranks->layout, NULL, 0) + 4;
     char* line = config_string(&run->config, room);
@@ -124,7 +124,7 @@ void run_settle_layout(Run* run) {
         run_tell_all(m->world, &file, sizeof file);
         if (file.failed) die("--layout: %s", file.words);
         *layout = file.layout;
-        if (file.capacity) run->settled.capacity = file.capacity;  // that auto has searched with
+        if (file.capacity) run->settled.capacity = file.capacity;  // as the search has answered
         if (file.strategies[0]) run->settled.strategies = file.strategies;
     }
     const char* option = c->layout ? c->layout : c->pp > 1 ? "--pp" : "--tp";
@@ -133,7 +133,7 @@ void run_settle_layout(Run* run) {
     run->settled.tp = layout->tp, run->settled.pp = layout->stages;
 }
 
-// What runs of like layers have of a rank's bytes, and what is left: buffers, scratch, what all layers share.
+// Prints the part of runs of like layers in a rank's bytes, and the rest: buffers, scratch, what all layers share.
 static void print_layers(Run* run, int s, size_t all) {
     static LayerBytes bytes[MOST_LAYERS + 1];
     const Layout* layout = &run->model.ranks->layout;

@@ -1,6 +1,6 @@
 // memory.c - the memory table of a rank among others, a function of a Run and N tokens a row: that of one rank
-// (run/model/model.h) with what many ranks, strategies, slow ranks and steps add. How long rows are, and the memory
-// taken by that table.
+// (run/model/model.h), with the parts of many ranks, strategies, slow ranks and steps. It also settles how long rows
+// are, and takes the memory.
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -16,16 +16,17 @@
 #include "run/files/saving.h"
 #include "run/setup/setup.h"
 
-// ---- what the table follows from
+// ---- the needs of a model
 
-// Plans divide f key/value heads among data ranks, f being the fewest of any rank of a tensor-parallel group, and their
-// capacity counts pairs of a token and one of these. A rank of h heads has at most ceil(h / f) for each.
+// Returns the heads that a rank of h heads may work on. Plans divide f key/value heads among data ranks, f being the
+// fewest of any rank of a tensor-parallel group, and count pairs of a token and one of these. So a rank of h heads has
+// at most ceil(h / f) for each.
 static int heads_of_places(const Run* run, int h) {
     int f = run->clock->limits.kv_heads;
     return run->clock->limits.ranks > 1 ? f * CEIL_DIV(h, f) : h;
 }
 
-// With the most heads and hidden units that this rank may ever compute: a helper takes some over from others.
+// Returns the shape with the most heads and hidden units that this rank may ever compute: a helper takes some over.
 static Shape widest_shape(const Run* run) {
     Shape shape = run->model.shape;
     shape.kv_heads = heads_of_places(run, MAX(shape.kv_heads, run->model.ranks->work_needs.most_heads));
@@ -34,7 +35,7 @@ static Shape widest_shape(const Run* run) {
     return shape;
 }
 
-// Of all layers.
+// Returns the widest linear of all layers.
 static size_t widest_linear(const Shape* shape) {
     int most = model_widest(shape);
     for (int l = 0; l < shape->L && shape->units; l++) {
@@ -47,7 +48,7 @@ static size_t widest_linear(const Shape* shape) {
     return (size_t)most;
 }
 
-// Of the widest layer.
+// Returns the limits of the widest layer.
 static KernelLimits kernel_limits(const Run* run, Shape widest, int N) {
     const Model* m = &run->model;
     int ranks = run->clock->limits.ranks;
@@ -61,7 +62,7 @@ static KernelLimits kernel_limits(const Run* run, Shape widest, int N) {
     KernelLimits limits = model_limits(&widest, m->dt, &run->config, N);
     limits.OC = MAX((int)widest_linear(&widest), widest.vocab_rows);
     limits.spread = ranks > 1 ? MIN(ranks, widest.kv_heads) : 1;
-    if (!run->training) limits.attention = ATTENTION_OWN;  // what reads a KV cache is our own: nothing else is tried
+    if (!run->training) limits.attention = ATTENTION_OWN;  // our own attention alone reads a KV cache
     limits.oversubscribed = run->cluster->oversubscribed;
     limits.most_scratch = run->cluster->most_scratch;
     return limits;
@@ -87,12 +88,13 @@ ModelNeeds run_model_needs(const Run* run, int N) {
 
 // ---- the memory of a batch and its plan
 
-// Of the host's arrays of a Batch and its plan.
+// Returns the bytes of the host's arrays of a Batch and its plan.
 static size_t batch_plan_bytes(int max_tokens) {
     return batch_bytes(max_tokens) + (size_t)max_tokens * (sizeof(RankPass) + sizeof(RankGroup) + sizeof(Span));
 }
 
-// Of its indices: besides rows of wte, and cu_seqlens of the two chunks that each rank of a ring has of a document.
+// Returns the ints of its indices: also rows of wte, and cu_seqlens of the two chunks that each rank of a ring has of a
+// document.
 static size_t batch_plan_ints(const Run* run, int max_tokens) {
     const PlanLimits* limits = &run->clock->limits;
     size_t of_rings = limits->ranks > 1 ? 4 * (size_t)limits->ranks * (size_t)limits->max_ring_docs : 0;
@@ -108,13 +110,13 @@ static void batch_plan_carve(const Run* run, Batch* b, void* memory, int* indice
     size_t n = (size_t)max_tokens, labels = label_ints(run, max_tokens);
     x->groups = (RankGroup*)memory;
     x->passes = (RankPass*)(x->groups + n);
-    x->labels = (float*)indices;  // these two before all others, whose last may be of many ranks
+    x->labels = (float*)indices;  // these two come first: ints of many ranks may follow all others
     x->vocab_rows = indices + labels;
     batch_carve(b, x->passes + n, indices + labels + n, device_indices + labels + n, max_tokens);
-    x->spans = (Span*)(b->lengths + n);  // what is aligned least comes last
+    x->spans = (Span*)(b->lengths + n);  // the least aligned comes last
 }
 
-// The most that a schedule takes of the arena.
+// Returns the most bytes that a schedule takes of the arena.
 static size_t batch_schedule_bytes(const Run* run, int max_tokens) {
     size_t v = (size_t)max_tokens, P = (size_t)run->model.stages;
     size_t groups = ((size_t)run->clock->limits.ranks + 1) * (sizeof(GroupCost) + sizeof(RankRound));
@@ -129,7 +131,7 @@ static size_t largest_tensor(const Run* run) {
     return most;
 }
 
-// What balancing needs.
+// Adds the memory of balancing.
 static void add_work(MemoryPlan* plan, const Run* run, const Shape* widest, int N) {
     const Model* m = &run->model;
     const WorkNeeds* needs = &run->model.ranks->work_needs;
@@ -158,7 +160,7 @@ void run_carve_work(Run* run, const MemoryPlan* plan) {
     x->zeros = headless + (size_t)m->shape.C * sizeof(float);
 }
 
-// What steps need of the host, behind all others.
+// Adds the memory of steps, after all others.
 static void add_steps(MemoryPlan* plan, const Run* run, int N) {
     const Model* m = &run->model;
     PlanLimits limits = run->clock->limits;
@@ -197,9 +199,9 @@ static MemoryPlan plan_rows(const Run* run, int N) {
     return plan;
 }
 
-// ---- of a rank that there may be
+// ---- the table of a rank of any layout
 
-// A run of its own, which shares nothing with the live one that this changes.
+// A copy of a run, which shares nothing that is changed here with the live one.
 typedef struct ModelPart {
     RunView view;
     Comm tp, data;
@@ -207,7 +209,7 @@ typedef struct ModelPart {
     ModelRanks owner_ranks;
 } ModelPart;
 
-// Of the states of the whole model, a piece of every bucket.
+// Gives the part an owner: a piece of every bucket of the whole model's states.
 static void give_owner(ModelPart* part, const Run* run) {
     Model* m = &part->view.run.model;
     part->owner = run->model, part->owner_ranks = *run->model.ranks;
@@ -218,14 +220,14 @@ static void give_owner(ModelPart* part, const Run* run) {
     m->ranks->owner = &part->owner, m->ranks->zero.holds = ZERO_IN_USE;
 }
 
-// Of all that makes one rank of a tensor-parallel group need another number of bytes than the next.
+// Hashes all by which ranks of a tensor-parallel group may need unlike numbers of bytes.
 static uint64_t hash_of_part(const Model* m) {
     const Shape* s = &m->shape;
     int own[] = {s->heads, s->kv_heads, s->hidden, s->vocab_rows};
     return hash_bytes(s->units, s->units ? sizeof *s->units * (size_t)s->L : 0, hash_bytes(own, sizeof own, 0));
 }
 
-// Rank `rank` of a group that runs stage s of a layout.
+// Returns the run as rank `rank` of a group that runs stage s of a layout.
 static const Run* part_of(ModelPart* part, const Run* run, const Layout* layout, int copies, int s, int rank) {
     run_view(&part->view, run);
     Model* m = &part->view.run.model;
@@ -281,11 +283,11 @@ void run_layer_bytes(LayerBytes* bytes, const Run* run, const Layout* layout, in
 
 // ---- how long rows are
 
-// The longest row that is worth its memory and fits, on a CPU in half of what is available, which others need too; on
-// one rank never shorter than a document. Worth it are 8192 tokens on a CPU. A GPU works on tiles of 128 x 256 outputs,
-// as many at a time as it has processors (132 on an H100): an output of 768 columns and 8192 rows takes 1.45 such
-// waves and costs as much as 2; with 32768 rows it takes 5.8 of 6, and longer rows win less than 3 % more. Of ranks
-// that share a step none has use for more than twice its share, which leaves room for one with many short documents.
+// Returns the longest row that is worth its memory and fits, on a CPU in half of the available memory, which others
+// need too; on one rank never shorter than a document. On a CPU 8192 tokens are worth it. A GPU works on tiles of 128 x
+// 256 outputs, as many at a time as it has processors (132 on an H100). An output of 768 columns and 8192 rows takes
+// 1.45 such waves and costs as much as 2. At 32768 rows it takes 5.8 of 6, and longer rows win less than 3 % more. No
+// rank has use for more than twice its share of a step, which leaves room for many short documents.
 static int longest_row(const Run* run) {
     const Config* c = &run->config;
     int ranks = run->clock->limits.ranks, least = CEIL_DIV(c->context, ranks) + (ranks > 1 ? 256 : 0), most = 8192;
@@ -297,7 +299,7 @@ static int longest_row(const Run* run) {
     return N;
 }
 
-// As --capacity could say it, for all ranks of the job: data rank by data rank, stage by stage.
+// Keeps the capacities of all ranks of the job as --capacity could say them: data rank by data rank, stage by stage.
 static void keep_capacities(Run* run) {
     enum { A_RANK = 24 };
     const Model* m = &run->model;
@@ -312,8 +314,9 @@ static void keep_capacities(Run* run) {
     run->settled.rank_capacity = text;
 }
 
-// Each rank holds what it was asked to, or has room for; the ranks of all stages and of a tensor-parallel group that
-// make one data rank, what the least of them does. Pipelines of a strategy are alike: so do all of theirs.
+// Settles each rank's capacity: the one that was asked for, or the one that it has room for. The ranks of all stages
+// and of a tensor-parallel group that make one data rank hold the least of theirs. Pipelines of a strategy are alike,
+// so all of them hold the least.
 static void settle_capacities(Run* run) {
     const Config* c = &run->config;
     const Model* m = &run->model;
@@ -336,8 +339,8 @@ static void settle_capacities(Run* run) {
     keep_capacities(run);
 }
 
-// Known already of a virtual machine, and where --memory says so. Ranks on the CPU share the memory of their node or
-// container.
+// Finds the memory of this rank, unless a virtual machine or --memory has said it. Ranks on the CPU share the memory of
+// their node or container.
 void run_find_available(Run* run) {
     const Model* m = &run->model;
     if (run->cluster->available.bytes) return;
@@ -345,8 +348,8 @@ void run_find_available(Run* run) {
                                             : (HostMemory){m->k->memory_available(), "free memory of the device"};
 }
 
-// tree_room returns the most tokens of a tree that a group holds. Its ranks share heads, as many as --cp says. A
-// planner of fixed groups is asked for no more than it promises.
+// Returns the most tokens of a tree that a group holds. Its ranks share heads, as many as --cp says. A planner of fixed
+// groups is asked for no more than it promises.
 static int64_t tree_room(const Run* run) {
     const PlanLimits* limits = &run->clock->limits;
     const Config* c = &run->config;
@@ -361,8 +364,8 @@ static int64_t tree_room(const Run* run) {
     return searches || limits->ranks == 1 ? room : MIN(room, c->context);
 }
 
-// settle_tree_room decides how large a tree stays whole; larger ones are cut inside their steps, which have more tokens
-// then. The strategy that holds most sets that size, the one that holds least the tokens that a step may have.
+// Decides how large a tree stays whole; larger ones are cut inside their steps, which have more tokens then. The
+// strategy that holds most sets that size, the one that holds least the tokens that a step may have.
 static void settle_tree_room(Run* run) {
     Err err;
     Cluster* x = run->cluster;
@@ -378,7 +381,7 @@ static void settle_tree_room(Run* run) {
     }
 }
 
-// For a checkpoint on its way to files, where half of the host's memory has room for that, too.
+// Adds room for a checkpoint on its way to files, if half of the host's memory has it, and for close copies.
 static void add_copy(MemoryPlan* plan, const Run* run) {
     HostMemory host = plan->on_host ? run->cluster->available : host_memory("", run->model.world->local_size);
     size_t taken = plan->on_host ? plan->total : 0, bytes = save_copy_bytes(run);
@@ -388,8 +391,8 @@ static void add_copy(MemoryPlan* plan, const Run* run) {
     memory_add(plan, "close copies kept", close_files_bytes(run), AS_NEEDED);
 }
 
-// With a KV cache for as many of the answers of --rollouts side by side as half of the memory holds, their prompts and
-// their new tokens; ranks that compute a row together must have one of the same size.
+// Plans rows, and the KV cache of --rollouts: as many answers side by side as half of the memory holds, with their
+// prompts and new tokens. Ranks that compute a row together must have a cache of one size.
 static MemoryPlan plan_with_cache(Run* run, int N) {
     Cluster* x = run->cluster;
     const Model* m = &run->model;
@@ -439,7 +442,7 @@ MemoryPlan run_plan_job_memory(Run* run) {
 
 // ---- taking it
 
-// For whatever strategy is at work.
+// Returns limits that suit whatever strategy is at work.
 static KernelLimits widest_limits(const Run* run) {
     KernelLimits most = run_model_needs(run, run_capacity(run)).limits;
     for (int s = 0; run->strategies && s < run->strategies->list.n; s++) {
@@ -452,7 +455,8 @@ static KernelLimits widest_limits(const Run* run) {
     return most;
 }
 
-// Names what takes most of what counts. A document that no rank shares needs its row, whatever --capacity says.
+// Ends the program, and names the largest part of the memory that counts. A rank alone needs a row as long as a
+// document, whatever --capacity says.
 static void refuse_memory(const Run* run, const MemoryPlan* plan) {
     const MemoryEntry* most = NULL;
     const Config* c = &run->config;

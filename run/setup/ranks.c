@@ -1,4 +1,4 @@
-// ranks.c - the processes of a job find each other, divide themselves, and prove that they mean the same run.
+// ranks.c - processes of a job find each other, divide themselves, and prove that they mean the same run.
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
@@ -18,7 +18,7 @@
 
 static void be_silent(const Run* run) {
     if (run->cluster->identity.rank == 0) return;
-    int nowhere = open("/dev/null", O_WRONLY);  // behind stdout, whose lines may be wrapped on their way
+    int nowhere = open("/dev/null", O_WRONLY);  // takes the descriptor: lines of stdout may be wrapped on their way
     if (nowhere < 0 || dup2(nowhere, STDOUT_FILENO) < 0) die("cannot open /dev/null");
     close(nowhere);
 }
@@ -56,7 +56,7 @@ void run_ask_for_ranks(Run* run) {
     run->cluster->forks = 1;
 }
 
-// What is open is of rank 0. The rest has been read for all.
+// Forks the ranks. Open files and claims stay rank 0's; all else has been read for all.
 void run_fork_ranks(Run* run) {
     char err[ERR_BYTES];
     Model* m = &run->model;
@@ -79,12 +79,12 @@ static void add_option(void* context, const char* name, const char* value) {
     *hash = hash_bytes(value, strlen(value), hash_bytes(name, strlen(name), *hash));
 }
 
-// Of their bytes, and of the tokens that these are; docs may be NULL.
+// Hashes documents: their bytes, and the tokens that these are; docs may be NULL.
 static uint64_t hash_documents(const Docs* docs, uint64_t seed) {
     return docs ? hash64(hash64(seed ^ docs_content(docs)) ^ docs_fingerprint(docs)) : seed;
 }
 
-// Of options, documents and model: all that must be the same on all ranks.
+// Ends the program if options, documents or the model are not the same on all ranks.
 static void check_same(Run* run) {
     enum { KINDS = 3 };
     static const char* const kinds[KINDS] = {"other options or another --out", "other documents in --data or --val",
@@ -141,8 +141,8 @@ static void say_where(const Run* run) {
                getenv("OMPI_MCA_mpi_yield_when_idle") ? "" : "; if steps are slow: OMPI_MCA_mpi_yield_when_idle=1");
 }
 
-// The cores of the launcher are those of this machine or container; a rank has its part of them, or what the launcher
-// has bound it to.
+// Settles threads: the launcher's cores are those of this machine or container; a rank has its part of them, or the
+// cores that the launcher has bound it to.
 static void settle_threads(Run* run) {
     Config* c = &run->config;
     int local = MAX(run->model.world->local_size, 1);
@@ -150,9 +150,8 @@ static void settle_threads(Run* run) {
     run->cluster->oversubscribed = run->model.k->on_host && local * c->threads > host_cores("", getppid());
 }
 
-// MPI ends the program in words of its own where the system gives it no thread or no descriptor. So the run takes as
-// many first, with its own threads, on all ranks at once, and gives them back.
-
+// MPI ends the program in words of its own if the system gives it no thread or no descriptor. So the run takes as many
+// first, with its own threads, on all ranks at once, and gives them back.
 static void expect_threads(const Run* run, int wanted, int is_collective) {
     HostThreads held;
     int is_alone = run->cluster->identity.size == 1;
@@ -166,7 +165,7 @@ static void expect_threads(const Run* run, int wanted, int is_collective) {
 }
 
 static void check_room_for_mpi(const Run* run) {
-    enum { THREADS = 4, DESCRIPTORS = 32 };  // what Open MPI takes when it starts, and some more
+    enum { THREADS = 4, DESCRIPTORS = 32 };  // more than Open MPI takes when it starts
     expect_threads(run, THREADS, 0);
     int descriptors = host_descriptors(DESCRIPTORS);
     if (descriptors < DESCRIPTORS)
@@ -195,8 +194,8 @@ int run_node_size(const Run* run, const Comm* job, int tp, int stages) {
     return layout_node_size(job->size, tp, stages, node_of, &x);
 }
 
-// Contiguous ranks make a stage of the pipeline, and in it contiguous ranks a tensor-parallel group; those with the
-// same number in theirs are data ranks.
+// Splits the ranks of a job. Contiguous ranks make a stage of the pipeline, and in it contiguous ranks a
+// tensor-parallel group; those with the same number in their groups are data ranks.
 static void split_ranks(Run* run) {
     Model* m = &run->model;
     Comm* job = m->job;
@@ -277,12 +276,12 @@ void run_compare_ranks(Run* run) {
         check_same(run);
         if (!run_is_brief(run)) say_where(run);
     }
-    // Those of the kernels, one that plans, and one that communicates.
+    // The threads of the kernels, one that plans, and one that communicates.
     int threads = run->config.threads ? run->config.threads : host_cores("", 0);
     expect_threads(run, (run->model.k->on_host ? threads - 1 : 0) + 1 + (ranks > 1), ranks > 1);
 }
 
-// Cores that the threads of this rank have: at most one each, of those that it may use, and its part of the node's.
+// Returns the cores of this rank: at most one a thread, those that it may use, and its part of the node's.
 static double own_cores(const Run* run) {
     const Comm* c = run->model.world;
     double mine = host_cores("", 0);

@@ -3,9 +3,9 @@
 #pragma once
 #include "run/step/step.h"
 
-// ---- what a run stands on
+// ---- the parts of a run
 
-// What a Run points to, apart from what is opened later.
+// The parts that a Run points to, but for those that are opened later.
 typedef struct RunParts {
     Cluster cluster;
     Clock clock;
@@ -21,93 +21,93 @@ static inline void run_attach(Run* run, RunParts* parts) {
     model_set_ranks(&run->model, &parts->ranks);
 }
 
-// ---- setup/start.c: every phase ends the program with one line when it cannot go on
+// ---- setup/start.c: every phase ends the program with one line if it cannot go on
 
 void run_read_options(Run* run);  // --help ends here; finds the command and the device
-void run_say_what_if(Run* run);   // --what-if: which command of build/simulate answers it
+void run_say_what_if(Run* run);   // ends --what-if with the command of build/simulate that answers it
 void run_open_data(Run* run);     // tokenizer, documents
 void run_settle_model(Run* run);  // element type, shape; opens the samplers
 
 // ---- setup/ranks.c
 
-void run_find_ranks(Run* run);     // who this process is among the ranks; all but rank 0 are silent from here on
-void run_ask_for_ranks(Run* run);  // of --ranks; until they are forked this process is rank 0, with a Comm of its own
+void run_find_ranks(Run* run);     // finds this process among the ranks; all but rank 0 are silent from here on
+void run_ask_for_ranks(Run* run);  // --ranks; until they are forked this process is rank 0, with a Comm of its own
 void run_open_ranks(Run* run);     // opens the Comm of all ranks
-void run_fork_ranks(Run* run);     // once all is read that they share
-void run_set_limits(Run* run, int tp, int data_ranks);       // what plans must respect, apart from nodes and capacity
-int run_node_of(const Run* run, const Comm* job, int rank);  // of a rank of this job, as --plan node-size has it
-// What plans take for a node, on all ranks alike: the most data ranks such that as many, counted on from the first of
-// a stage, are of one node, in every stage and at every place in tensor-parallel groups (run/README.md, Nodes).
+void run_fork_ranks(Run* run);     // once all that they share is read
+void run_set_limits(Run* run, int tp, int data_ranks);       // clock->limits, but for nodes and capacity
+int run_node_of(const Run* run, const Comm* job, int rank);  // the node of a rank of this job, by --plan node-size
+// Returns the ranks of a node as plans count them: the most data ranks such that as many, from the first of a stage on,
+// are on one node, in every stage and at every place in tensor-parallel groups (run/README.md, Nodes).
 int run_node_size(const Run* run, const Comm* job, int tp, int stages);
 void run_join_job(Run* run);       // divides the ranks of m->job into stages, groups and data ranks
-void run_leave_job(Run* run);      // gives back what that has made, and what planning has settled
+void run_leave_job(Run* run);      // gives that back, and what planning has settled
 void run_compare_ranks(Run* run);  // proves that all mean the same run
-void run_measure_limit(Run* run);  // of all ranks together, each on its own
+void run_measure_limit(Run* run);  // the peaks of all ranks, each measured on its own, and their sum
 
 // ---- setup/layout.c
 
-// m->ranks->layout, by --layout or by --tp, --pp, --zero and --recompute; and the limit of --memory. A search may find
-// strategies instead: then they are settled, too.
+// Settles m->ranks->layout, by --layout or by --tp, --pp, --zero and --recompute, and the limit of --memory. A search
+// may find strategies instead: then they are settled, too.
 void run_settle_layout(Run* run);
-// On rank 0, what the search expects of a step, in ms: ms[0] of the layout at work with `rank` at this pace, ms[1] of
-// the best one on the ranks of `rest`, which nobody need have opened. 0, or -1 with a message.
+// Asks the search, on rank 0, for the ms of a step: ms[0] of the layout at work with `rank` at this pace, ms[1] of the
+// best one on the ranks of `rest`, which need not be open; infinite: none fits. Returns 0, or -1 with a message.
 int run_layout_without(double ms[2], Run* run, int rank, double pace, Comm* rest, Err err);
 void run_check_layout(Run* run);  // --explain layout: prints what every stage holds, and what a step should take
 
 // ---- setup/memory.c: the memory table, a function of a run and of N tokens a row
 
 ModelNeeds run_model_needs(const Run* run, int N);
-// Bytes of the table of a rank of stage s. Before ranks are joined. copies: of like pipelines of this layout, where
-// states belong to all ranks (--strategies), without what moves; 0: all ranks run it.
+// Returns the bytes of a rank of stage s, before ranks are joined. copies: the number of like pipelines of this layout,
+// if states belong to all ranks (--strategies); moves are not in it. 0: all ranks run the layout.
 size_t run_memory_of(const Run* run, const Layout* layout, int copies, int s, int N);
-// Of it what each layer of a rank of stage s has to itself, and behind them the embedding and the classifier: weights,
-// gradients and optimizer state; what it keeps for its backward pass, of all rounds in flight.
+// The part of it that is one layer's: weights, gradients and optimizer state; what it keeps for its backward pass, of
+// all rounds in flight. bytes (layers of stage s + 1): the last is of embedding and classifier.
 typedef struct LayerBytes {
     size_t states, activations;
 } LayerBytes;
 void run_layer_bytes(LayerBytes* bytes, const Run* run, const Layout* layout, int s, int N);
-// When memory is taken: where the activations of each layer lie in m->acts, by run_capacity.
+// Places the activations of each layer in m->acts, by run_capacity, when memory is taken.
 void run_carve_activations(Run* run);
-void run_carve_work(Run* run, const MemoryPlan* plan);  // and where the work of slow ranks does
+void run_carve_work(Run* run, const MemoryPlan* plan);  // places the work of slow ranks
 void run_find_available(Run* run);                      // Cluster.available
-MemoryPlan run_plan_job_memory(Run* run);               // settles what each rank holds: settled, clock->limits
-// Tokens of a row of this rank.
+MemoryPlan run_plan_job_memory(Run* run);               // settles the tokens of each rank: settled, clock->limits
+// Returns the most tokens of a row of this rank.
 static inline int run_capacity(const Run* run) { return rank_capacity(&run->clock->limits, run->model.comm->rank); }
-// What both need, by turns in the same memory: of every entry what the one takes that takes most.
+// Widens every entry to the larger of both, which use the same memory by turns.
 void run_widen_memory(MemoryPlan* plan, const MemoryPlan* other);
 void run_take_job_memory(Run* run, MemoryPlan* plan);
 
 // ---- setup/virtual.c: --device virtual, see kernels/virtual/virtual.h. On other devices these do nothing
 
-void run_check_virtual(Run* run);     // what goes with it; turns off what it has no results for
-void run_turn_virtual(int strategy);  // its times count from here on
-void run_open_virtual(Run* run);      // the machine of --machine becomes that of all ranks; its capacity and memory
+void run_check_virtual(Run* run);     // refuses options that need results; turns off what nobody asked for
+void run_turn_virtual(int strategy);  // the times of this strategy count from here on
+void run_open_virtual(Run* run);      // every rank takes the times, capacity and memory of --machine
 
 // ---- setup/cost.c
 
 const struct Planner* run_planner(const Run* run);  // of --plan, in its table; NULL: random, or a rank that is alone
-// Most bytes that planning takes, beside the steps' own buffers.
+// Returns the most bytes that planning takes, beside the steps' own buffers.
 size_t run_planning_bytes(const Run* run, const PlanLimits* limits, int max_tokens);
-int run_machine_named(const Run* run, Machine* machine, const char* name, Err err);  // by a file or a name. 0, or -1
-void run_read_machine(Run* run, Machine* machine);  // of --machine, as rank 0 reads it; all ranks call it together
-// What a search for layouts is told, on rank 0 before ranks are joined, of a rank with the whole model (--tp 1, --pp 1,
-// --zero 1): as in run_find_job_cost, undivided. from: words.
+int run_machine_named(const Run* run, Machine* machine, const char* name, Err err);  // a file or a name; 0, or -1
+void run_read_machine(Run* run, Machine* machine);  // --machine, as rank 0 reads it; all ranks call it together
+// Finds the machine for a search for layouts, on rank 0 before ranks are joined: as in run_find_job_cost, but of a rank
+// with the whole model (--tp 1, --pp 1, --zero 1). from: words. Returns 0, or -1 with a message.
 int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], Err err);
-// The same of groups of `tp` ranks. Returns whether --probe --tp has measured them, and no --machine is named.
+// Finds it for groups of `tp` ranks. Returns 1 if --probe --tp has measured them, and no --machine is named.
 int run_machine_of_groups(Run* run, Machine* machine, int tp);
-// --machine, what --probe left for such a run, or an estimate from the measured peak: fills probed, calibration,
+// Takes --machine, what --probe left for such a run, or an estimate from the measured peak. Fills probed, calibration,
 // setting.cost and groups, and opens the planner. All ranks of the job call it together.
 void run_find_job_cost(Run* run);
-void run_set_cost(Run* run);  // setting.cost and groups: probed with what calibration has learnt
-// Writes run->clock->probed to where runs like this one find it: path. 0, or -1 with a message.
+void run_set_cost(Run* run);  // sets setting.cost and groups by probed and what calibration has learnt
+// Writes run->clock->probed to where runs like this one find it: path. Returns 0, or -1 with a message.
 int run_save_machine(const Run* run, char path[DISK_PATH], Err err);
 
 // ---- phases of main, for every strategy or for the one layout: run/strategies/
 
-void run_join_ranks(Run* run);  // divides them into groups and proves that all mean the same run
+void run_join_ranks(Run* run);  // divides ranks into groups and proves that all mean the same run
 MemoryPlan run_plan_memory(Run* run);
 void run_take_memory(Run* run, MemoryPlan* plan);
 void run_find_cost(Run* run);  // all ranks call it together
-// strategies.c: the run becomes that under this strategy, and the weights go there; between steps it is that of
-// run->ahead. All ranks call it.
+// Sends the weights to where this strategy has them, and makes the run that under it (strategies.c). Between steps the
+// strategy is that of run->ahead. All ranks call it.
 void run_enter_strategy(Run* run, int strategy);

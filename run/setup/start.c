@@ -17,9 +17,9 @@
 #include "run/step/labels.h"
 #include "run/setup/setup.h"
 
-// ---- the command that started this program, up to its options: what a person pastes to go on
+// ---- the command that started this program, up to its options, for a person to paste
 
-// Our scripts say how they were called.
+// Our scripts say here how they were called.
 #define LAUNCHER_VARIABLE "RAGGED_LAUNCHER"
 
 static void add_word(char* text, const char* word) {
@@ -28,8 +28,8 @@ static void add_word(char* text, const char* word) {
     snprintf(text + n, CHECKPOINT_PATH - n, "%s%s", n ? " " : "", text_quoted(word, quoted, sizeof quoted));
 }
 
-// A launcher's command has this program's name as it was typed: the words up to it. Ranks of other nodes have a parent
-// that was told otherwise. Whether there are any.
+// Adds a launcher's words, up to this program's name as it was typed. Returns 0 if the parent has no such name, as on
+// other nodes.
 static int add_parent(char* text, const char* program) {
     char path[64], words[CHECKPOINT_PATH];
     snprintf(path, sizeof path, "/proc/%ld/cmdline", (long)getppid());
@@ -45,7 +45,7 @@ static int add_parent(char* text, const char* program) {
     return 0;
 }
 
-// program: as it was called.
+// Finds the command; program: its name as it was called.
 static void find_command(Run* run, const char* program) {
     const RankIdentity* id = &run->cluster->identity;
     const char* launcher = getenv(LAUNCHER_VARIABLE);
@@ -65,7 +65,7 @@ static void find_command(Run* run, const char* program) {
     }
 }
 
-// OpenMP's variable, which may have a number for each level of threads.
+// Takes --threads from OpenMP's variable, which may have a number for each level of threads.
 static void take_threads(Config* c) {
     const char* text = getenv("OMP_NUM_THREADS");
     char number[16];
@@ -91,7 +91,7 @@ void run_read_options(Run* run) {
     if (c->report.n || c->version) return;  // no run: run_show_others
     if (c->resume && c->init) die("--init starts a run, and --resume goes on with one: leave one of them out");
     books->uses_model = c->sample || c->eval || c->eval_choices || c->rollouts || c->score;
-    if (books->uses_model) c->resume = 0;  // of that checkpoint the model, and nothing of its training
+    if (books->uses_model) c->resume = 0;  // takes the checkpoint's model, and nothing of its training
     run->training = !c->sample && !c->eval_choices && !c->rollouts;
     books->claims = run->training && !books->uses_model && !c->probe && !c->explain && !c->dump_grads &&
                     !c->check_layout && !c->tokenize && !run->cluster->searches;
@@ -102,7 +102,7 @@ void run_read_options(Run* run) {
     run_check_virtual(run);
 }
 
-// The words of the question as build/simulate takes them.
+// Says the question in the words that build/simulate takes.
 void run_say_what_if(Run* run) {
     char words[CHECKPOINT_PATH] = "build/simulate what-if";
     if (!run->config.what_if) return;
@@ -113,8 +113,8 @@ void run_say_what_if(Run* run) {
 
 // ---- documents
 
-// The one that is named on the command line, or the one that the checkpoint carries (a run may have been moved away
-// from the file that it began with), or bytes.
+// Opens the tokenizer that the command line names, or the one that the checkpoint carries (a run may have been moved
+// away from its first file), or bytes.
 static void open_tokenizer(Run* run) {
     char err[ERR_BYTES], path[CHECKPOINT_PATH] = "";
     struct stat st;
@@ -131,7 +131,7 @@ static void open_tokenizer(Run* run) {
             named && access(named, F_OK) ? " (a tokenizer of Hugging Face's hub must be downloaded first)" : "");
 }
 
-static int rewrites_lines;  // of the progress below
+static int rewrites_lines;  // 1: the progress below rewrites its line
 static void tell_encoding(int64_t done, int64_t total) {
     static double last;
     double now = now_seconds(), percent = 100 * (double)MIN(done, total) / (double)MAX(total, (int64_t)1);
@@ -142,16 +142,16 @@ static void tell_encoding(int64_t done, int64_t total) {
     progress_print(line, rewrites_lines);
 }
 
-// How many ids token shards may have: those of the tokenizer that is named, else of the model.
+// Returns the number of ids that token shards may have: those of the named tokenizer, else of the model.
 static int ids_of_shards(const Run* run) {
     char err[ERR_BYTES];
     int vocab = run->data.tokenizer->vocab;
     Config settled = run->config;
-    if (!run->config.tokenizer) config_settle(&settled, vocab, err);  // what it refuses is said once documents are open
+    if (!run->config.tokenizer) config_settle(&settled, vocab, err);  // its refusal is said once documents are open
     return run->config.tokenizer ? vocab : settled.vocab;
 }
 
-// Rank 0 encodes text, and all others find its tokens in the user's cache; where that cannot be they encode it, too.
+// Opens documents. Rank 0 encodes text, and all others find its tokens in the user's cache, or encode it, too.
 static void open_docs(Run* run, const char* option, const PathList* list, Docs** docs, const char* dir) {
     char err[ERR_BYTES], words[ERR_BYTES];
     Comm* world = run->model.world;
@@ -178,7 +178,7 @@ static void open_docs(Run* run, const char* option, const PathList* list, Docs**
     else if (cache.path[0] && !run_is_brief(run)) say(stdout, "tokens  %s", cache.path);
 }
 
-// --tokenize does only that.
+// Tokenizes, and ends the program.
 static void tokenize_only(Run* run) {
     const Config* c = &run->config;
     if (run->data.tokenizer->is_bytes) die("--tokenize: text needs a tokenizer; try --tokenizer FILE");
@@ -190,7 +190,7 @@ static void tokenize_only(Run* run) {
     exit(0);
 }
 
-// Of Llama 3's shards, which say nothing but where documents begin, the end, too.
+// Finds the tokens at which documents begin and texts end. Llama 3's shards say only where documents begin.
 static void find_ends(Run* run) {
     enum { LLAMA3_BEGIN = 128000, LLAMA3_END = 128001 };
     Data* d = &run->data;
@@ -201,7 +201,7 @@ static void find_ends(Run* run) {
                                                                             : d->begin;
 }
 
-// A run goes on with the documents that it had.
+// Ends the program if a run that goes on has other documents than before.
 static void compare_documents(Run* run) {
     const Config* c = &run->config;
     const Data* d = &run->data;
@@ -228,7 +228,7 @@ static void compare_documents(Run* run) {
     saved->corpus = corpus, saved->content = content, saved->val_content = val;
 }
 
-// Documents of --data are what is evaluated, all of them: neither held-out ones nor those of --val are looked at.
+// Returns 1 if all documents of --data are evaluated: neither held-out ones nor those of --val are looked at.
 static int evaluates_data(const Config* c) { return c->score || (c->eval && config_was_given(c, "--data")); }
 
 void run_open_data(Run* run) {
@@ -253,7 +253,7 @@ static int by_hash(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-// Documents of --val that --data has too; 0 where there is no memory to find out.
+// Returns the number of documents of --val that --data has too; 0 without memory.
 static int64_t documents_in_both(const Docs* data, const Docs* val) {
     int64_t both = 0;
     uint64_t* hash = (uint64_t*)malloc((size_t)data->n * sizeof *hash);
@@ -266,7 +266,7 @@ static int64_t documents_in_both(const Docs* data, const Docs* val) {
     return both;
 }
 
-// Of what trains, but hardly as anybody wants; on rank 0.
+// Warns, on rank 0, of data that train, but hardly as anybody wants.
 static void warn_of_data(const Run* run) {
     const Config* c = &run->config;
     const Data* d = &run->data;
@@ -301,8 +301,8 @@ static void check_token_ids(const Docs* docs, const char* option, int V, int has
             found + 1);
 }
 
-// A tree of more tokens than a step takes becomes several documents, whatever ranks there are. --score, which learns
-// nothing, takes all of the largest at once: its documents stay those of the file.
+// Splits trees of more tokens than a step takes into several documents, on any ranks. --score learns nothing, so it
+// takes all of the largest at once: its documents stay those of the file.
 static void settle_trees(Run* run, Docs* docs, const char* option) {
     char err[ERR_BYTES], trees[64];
     Config* c = &run->config;
@@ -320,7 +320,7 @@ static void settle_trees(Run* run, Docs* docs, const char* option) {
             100.0 * (double)told.again / (double)docs_tokens(docs));
 }
 
-// Device, element type, model dimensions; opens the sampler, which needs the context.
+// Settles element type and model dimensions, and opens the samplers, which need the context.
 void run_settle_model(Run* run) {
     char err[ERR_BYTES];
     Config* c = &run->config;

@@ -1,9 +1,9 @@
 // virtual.c - --device virtual: the machine of --machine as a cluster of as many ranks as the job has.
 //
-// The model that runs may be another than the machine's: its matmuls share the ms of a token by their weights, its
-// layers those of a token^2 by their heads, its messages stand for those there (plan/cost/transfers.h). Gradients and
-// weights take no time of their own where it was measured with the rest: step_ms with --zero 1, round_ms with 2 and 3.
-// A machine that knows whole pipelines has times for --strategies alone, with all that their ranks send each other.
+// The run's model may be another than the machine's. Its matmuls share the ms of a token by their weights, its layers
+// those of a token^2 by their heads, and its messages stand for the machine's (plan/cost/transfers.h). Gradients and
+// weights take no time of their own if it was measured with the rest: step_ms with --zero 1, round_ms with 2 and 3. A
+// machine that knows whole pipelines has times for --strategies alone, which include the messages of their ranks.
 #include <math.h>
 #include <stdio.h>
 
@@ -33,7 +33,7 @@ static double virtual_ms(const void* context, const VirtualTransfer* t) {
     int moves = t->purpose == COMM_GRADIENTS || t->purpose == COMM_PARAMETERS, kind = kinds[t->purpose];
     double whole = t->whole;
     (void)context;
-    if (cluster.n > 0 && !moves) return 0;  // in the times of pipelines
+    if (cluster.n > 0 && !moves) return 0;  // the times of pipelines include it
     if (kind == 0 || (moves && cluster.fixed_has_weights)) return 0;
     // The speeds of an all-to-all among d ranks count what stays on a rank, a d-th.
     if (t->purpose == COMM_REMAP) whole = t->sent * t->ranks / (t->ranks - 1);
@@ -47,7 +47,7 @@ static void refuse(const Run* run, int is, const char* option, const char* inste
     if (is) die("--device %s has no %s: %s", run->config.device, option, instead);
 }
 
-// An interval that nobody asked for is 0.
+// Turns off an interval that nobody asked for.
 static void turn_off(Run* run, int* every, const char* option) {
     refuse(run, *every > 0 && config_was_given(&run->config, option), option,
            "nothing is computed there; leave it out");
@@ -76,11 +76,11 @@ void run_check_virtual(Run* run) {
     turn_off(run, &c->save_every, "--save-every");
 }
 
-// What the machine says of memory, where it does.
+// Takes the capacity and the memory that the machine says, if it does.
 static void take_limits(Run* run) {
     const Machine* machine = &cluster.machine;
     Machine stage = machine_part(machine, run->model.world->rank, 1);
-    // It has its part of the parameters, and of as many rounds as stages its part of a token.
+    // A stage has its part of the parameters, and its part of a token for as many rounds as there are stages.
     int ranks = run->clock->limits.ranks, zero = run->model.ranks->zero.stage,
         known = machine->capacity > 0 || machine->token_mb > 0;
     stage.parameters /= run->model.stages;
@@ -100,7 +100,7 @@ static void take_limits(Run* run) {
         run->cluster->available = (HostMemory){(size_t)(machine->gpu_mib * (1 << 20)), "gpu_mib of the machine"};
 }
 
-// Where the machine knows whole pipelines, this rank computes its part of one in the time of its stage.
+// Gives this rank the time of its stage, in a machine that knows whole pipelines.
 static void take_schemes(Run* run) {
     Strategies* x = run->strategies;
     for (int s = 0; s < x->list.n; s++) {

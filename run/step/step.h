@@ -92,8 +92,8 @@ typedef struct Agreement {
 
 extern const RunRanks run_ranks;  // the hooks of core.c
 
-// Plans the pieces of b; a message names the document. All functions of b return 0, or -1 with a message, and touch
-// nothing else.
+// Plans the pieces of b; a message names the document. Functions with an Err here return 0, or -1 with a message, and
+// touch nothing but b.
 int batch_plan(Batch* b, const Run* run, int64_t step, Err err);
 // Returns PlanLimits.squares of its pieces, in its arena; NULL: no document is a tree, or memory lacks (arena_check).
 const double* batch_squares(Batch* b, const Run* run);
