@@ -1,4 +1,4 @@
-// choice.c - the choice of every step: every kind of pipeline is a scheme of Hydraulis; what is learnt of their costs.
+// choice.c - chooses every step's strategy by Hydraulis, to which a kind of pipeline is a scheme, and learns costs.
 #include "run/strategies/strategies.h"
 #include "run/setup/setup.h"
 
@@ -14,7 +14,7 @@ static void add_kind(Kinds* kinds, const PipelineGroup* g, const PipelineScheme*
     kinds->group[at] = (PipelineGroup){1, g->tp, g->pp};
 }
 
-// Of all strategies, what a pipeline of each rank's group takes, and holds.
+// Finds the costs and capacities of all kinds of pipelines: each rank tells those of its own groups.
 static void find_choices(Run* run) {
     Strategies* x = run->strategies;
     Comm* world = run->model.world;
@@ -54,7 +54,7 @@ void run_find_cost(Run* run) {
 
 // ---- a step
 
-// Those of pipelines like g; Hydraulis numbers pipelines scheme by scheme.
+// Keeps the pieces of pipelines like g; Hydraulis numbers pipelines scheme by scheme.
 static void keep_pieces(Batch* b, const StepWork* w, const Strategies* x, const PipelineGroup* g) {
     const int* copies = x->choices[b->planned->strategy].copies;
     int kind = strategies_kind(&x->kinds, g), first = 0, n = 0;
@@ -98,9 +98,9 @@ void strategies_predict(const Run* run, StepRecord* r) {
     r->predicted_ms = planned->expected_ms;
 }
 
-// ---- what is learnt from steps
+// ---- learning from steps
 
-// A job's terms of the last step, and when its rank could begin.
+// A job's terms of the last step, and the ms before its rank could begin.
 typedef struct JobTerms {
     double terms[CALIBRATION_TERMS], start_ms;
 } JobTerms;

@@ -1,24 +1,24 @@
 // groups.c - --balance migrate with --strategies: what ranks of the pipelines' tensor-parallel groups give each other.
 //
-// A group is another one from step to step, so what was measured is each rank's pace (plan/slow/speeds.h), and not what
-// its linears took. What a step of a pipeline takes at full pace says the cost model; from both follows a decision of
-// plan/slow/balance.h for every stage of every group of every strategy, the same on all ranks and with no memory of
-// those before. Each rank carries out those of its own groups, and the paces of all are what plans go by.
+// Groups change from step to step, so each rank's pace is measured (plan/slow/speeds.h), and not the time of its
+// linears. The cost model says the time of a pipeline's step at full pace. From both follows a decision of
+// plan/slow/balance.h for every stage of every group of every strategy, the same on all ranks and without memory of
+// earlier ones. Each rank carries out those of its own groups, and plans go by the paces of all.
 #include <math.h>
 #include <stdlib.h>
 
 #include "run/slow/parts.h"
 #include "run/strategies/strategies.h"
 
-// A stage of a group of pipelines, of which all ranks know the same.
+// A stage of a group of pipelines, the same on all ranks.
 typedef struct GroupBalance {
     UnitGroup units;
     WorkPlan plan;
     double linear, attention, other;  // ms of one of its ranks in a step at full pace; linear: of blocks
-    double blocks;                    // their share of a token's matmuls
+    double blocks;                    // share of blocks in a token's matmuls
 } GroupBalance;
 
-// Those of this rank.
+// The groups of this rank.
 struct Groups {
     MessageCost message;
     double mean_length;
@@ -48,7 +48,7 @@ static void ready(Run* run) {
     x->groups = groups;
 }
 
-// What a rank of this stage does in a step; of a cost that says what all stages would take if none waited.
+// Counts the work of a rank of this stage in a step. The cost of a pipeline is that of all stages if none waited.
 static void count_work(GroupBalance* x, const Run* run, const PipelineGroup* g, const Layout* layout, int stage) {
     const Strategies* list = run->strategies;
     const Shape* whole = &run->model.whole;
@@ -66,7 +66,7 @@ static void count_work(GroupBalance* x, const Run* run, const PipelineGroup* g, 
 
 static double matrices_of(const UnitGroup* x, SliceCount n) { return n.hidden + n.heads * x->matrices; }
 
-// v (ranks of the group): paces of its slowest ranks.
+// Decides what the ranks of a group give each other. v (ranks of the group): the slowest pace of each place.
 static void decide(GroupBalance* x, const Run* run, const Layout* layout, int stage, const double* v) {
     const Model* m = &run->model;
     BalanceMemory memory = {0};
@@ -89,14 +89,14 @@ static void decide(GroupBalance* x, const Run* run, const Layout* layout, int st
     x->plan.active = x->plan.n_moves > 0, x->plan.of_group = d.active;
 }
 
-// What rank t has to compute with the plan, beside what it owns: of matmuls of blocks, of attention.
+// Finds the work of rank t under the plan over that of its own part: of matmuls of blocks, and of attention.
 static void shares_of(double* matmuls, double* attention, const GroupBalance* x, int t) {
     SliceCount own = x->units.own[t], has = balance_count(x->plan.moves, x->plan.n_moves, x->units.own, t);
     *matmuls = matrices_of(&x->units, has) / matrices_of(&x->units, own);
     *attention = (double)has.heads / own.heads;
 }
 
-// Of the ranks of one pipeline's group, with what they give each other.
+// Returns the pace of a stage of one pipeline, whose ranks give each other parts.
 static double pace_of(const GroupBalance* x, const double* speeds) {
     double slowest = 0, matmuls, attention;
     for (int t = 0; t < x->units.ranks; t++) {
@@ -124,7 +124,7 @@ void strategies_group_paces(double* of_stage, const Run* run, int s, const Pipel
     for (int q = 0; q < g->copies && x.plan.active; q++) of_stage[q] = pace_of(&x, speeds + first + q * g->tp);
 }
 
-// The plan of this step's strategy, if it is another.
+// Sets the plan of this step's strategy, if it is another.
 static void begin(Run* run) {
     struct Groups* groups = run->strategies->groups;
     Model* m = &run->model;

@@ -1,4 +1,4 @@
-// list.c - which strategies a run has: those of --strategies, or what the search for a layout found.
+// list.c - reads the strategies of a run: those of --strategies, or of the search for a layout.
 #include "run/slow/balance.h"
 #include "run/strategies/strategies.h"
 
@@ -8,7 +8,7 @@
 
 #include "plan/base/disk.h"
 
-// A file where there is one of this name, else the list itself.
+// Reads a file if there is one of this name, else the list itself.
 static int read_list(StrategyList* list, const char* named, Err err) {
     enum { MOST = 1 << 16 };
     size_t n = strlen(named);
@@ -36,7 +36,7 @@ void strategies_refuse_others(const Run* run) {
         die("--strategies: expected --balance moves=step, found keep: the strategies say how the model is divided");
 }
 
-// Like pipelines share documents, as many as --cp says in every group of every strategy.
+// Checks that every group of every strategy has the like pipelines that --cp wants to share a document.
 static void check_cp_size(const StrategyList* list, int cp_size) {
     char text[STRATEGY_TEXT];
     for (int s = 0; s < list->n; s++)
@@ -46,7 +46,7 @@ static void check_cp_size(const StrategyList* list, int cp_size) {
                     strategy_print(&list->strategy[s], text), cp_size, cp_size, list->strategy[s].group[g].copies);
 }
 
-// As it could be typed, which is saved with the run: a file may change, and another search may find another list.
+// Keeps the list as it could be typed, to save it with the run: a file may change, and a search find another.
 static void keep_list(Run* run) {
     const Strategies* x = run->strategies;
     char* text = config_string(&run->config, (size_t)x->list.n * (STRATEGY_TEXT + 2) + 1);

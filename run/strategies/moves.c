@@ -1,5 +1,5 @@
-// moves.c - moving as a part of what a strategy costs (plan/layout/strategy_moves.h): nothing on virtual ranks whose
-// machine has a step_ms, which they let these bytes pass for.
+// moves.c - the time of moves as a part of a strategy's cost (plan/layout/strategy_moves.h). On virtual ranks whose
+// machine has a step_ms they take none: it stands for these bytes.
 #include "run/strategies/strategies.h"
 #include "run/setup/setup.h"
 
@@ -12,7 +12,7 @@ static void find_links(Run* run) {
     const Comm* world = m->world;
     if (run->config.machine) run_read_machine(run, &x->links);
     else {
-        const Run* widest = x->as[0];  // of most data ranks, which know most of links
+        const Run* widest = x->as[0];  // the most data ranks know the most links
         for (int s = 1; s < x->list.n; s++)
             if (x->as[s]->model.comm->size > widest->model.comm->size) widest = x->as[s];
         x->links = widest->clock->probed;
@@ -25,7 +25,7 @@ static void find_links(Run* run) {
     x->moves = (StrategyMoves){&x->times, &x->owner.shape, dtype_bytes(m->dt), gradient, x->links.cost.step > 0};
 }
 
-// What moves show in a step of mean documents: a pipeline begins when the last of its scheme's ranks does.
+// Finds the ms that moves show in a step of mean documents: a pipeline begins when the last of its scheme's ranks does.
 static void tell_choice(Run* run, int s, double mean_length, MoveWindow* window, double* late, Arena* arena) {
     Strategies* x = run->strategies;
     Strategy* choice = &x->choices[s];
@@ -68,7 +68,7 @@ void strategies_time_moves(Run* run) {
     if (world->table->broadcast_host(world, x->choices, sizeof x->choices, 0, err)) die("%s", err);
 }
 
-// What rank 0 has played, behind what holds up each rank.
+// Rank 0 plays `late`: ms that moves hold up each rank, and last the ms after the last pass.
 void strategies_expect(Run* run, BatchPlan* planned) {
     char err[ERR_BYTES];
     const Strategies* x = run->strategies;

@@ -1,15 +1,15 @@
-// paces.c - pipelines of unlike pace: what ranks are known to be as fast as (a machine's kinds of ranks, or --balance)
-// is what every strategy's plans go by.
+// paces.c - pipelines of unlike pace: every strategy's plans go by the known paces of ranks (a machine's kinds of
+// ranks, or --balance).
 //
-// A stage goes at the pace of its slowest rank, unless that gives work to others (groups.c), a pipeline at that of its
-// slowest stage. The choice of a strategy and the dispatch of documents know every pipeline's, the planner of a job
-// those of its own pipelines.
+// A stage goes at the pace of its slowest rank, unless that gives work to others (groups.c); a pipeline at that of its
+// slowest stage. The choice of a strategy and the dispatch of documents know every pipeline's pace, the planner of a
+// job those of its own pipelines.
 #include "run/strategies/strategies.h"
 
 #include <stdlib.h>
 
-// Of the pipelines of group g, whose ranks begin at `first`: of each stage and pipeline (stages, copies), and of each
-// as a whole.
+// Finds the paces of group g's pipelines, whose ranks begin at `first`: of_stage (stages, copies) of each stage, pace
+// (copies) of each as a whole.
 static void find_paces(double* of_stage, double* pace, const Run* run, int s, const PipelineGroup* g, int first,
                        const double* speeds) {
     Layout layout = strategies_layout(run, g);
@@ -22,7 +22,7 @@ static void find_paces(double* of_stage, double* pace, const Run* run, int s, co
     for (int q = 0; q < g->copies; q++) pace[q] = layout_pace(&layout, &run->model.whole, of_stage + q, g->copies);
 }
 
-// Hydraulis numbers pipelines scheme by scheme. Returns whether any is not 1.
+// Sets the paces of a strategy's pipelines, which Hydraulis numbers scheme by scheme. Returns 1 if any is not 1.
 static int set_strategy(Run* run, int s, double* pace, double* of_stage, const double* speeds) {
     Strategies* x = run->strategies;
     const RankStrategy* strategy = &x->list.strategy[s];

@@ -1,5 +1,5 @@
-// strategies.c - the phases before the first step, once for every strategy: who does what, memory (without strategies
-// each is that of the one job there is: ranks.c, memory.c). See strategies.h.
+// strategies.c - the phases before the first step, once for every strategy: who does what, and memory. Without
+// strategies there is one job, and each phase is its own (ranks.c, memory.c). See strategies.h.
 #include "run/strategies/strategies.h"
 #include "run/model/work.h"
 #include "run/setup/setup.h"
@@ -27,7 +27,7 @@ Layout strategies_layout(const Run* run, const PipelineGroup* g) {
 
 // ---- who does what
 
-// The run under strategy s: the ranks of this one's group become its job.
+// Makes the run under strategy s: the ranks of this one's group become its job.
 static Run* make_view(Run* run, int s) {
     int place;
     RunView* own = (RunView*)malloc(sizeof *own);
@@ -46,7 +46,7 @@ static Run* make_view(Run* run, int s) {
     return view;
 }
 
-// Gradients to their owners or weights back, under strategy s.
+// Opens the movers that take gradients to their owners, or weights back, under strategy s.
 static void open_movers(Mover mover[N_MOVE_HOPS], Run* run, int s, ReshardKind kind) {
     char err[ERR_BYTES];
     Strategies* x = run->strategies;
