@@ -1,7 +1,7 @@
-// mechanisms.c - what happens around a step, and around all steps, beside training itself: ranks and files are opened,
-// the next step is planned, slow ranks are measured and relieved, strategies change, records are filled and written.
+// mechanisms.c - the work around a step, and around all steps, beside training itself: ranks and files are opened, the
+// next step is planned, slow ranks are measured and relieved, strategies change, records are filled and written.
 //
-// A row of the table at the foot is one of these; train_gpt.cu calls them in their order at the moments of Mechanism.
+// The table at the foot has a row for each; train_gpt.cu calls them in their order at the moments of Mechanism.
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static void begin_record(Run* run) {
     if (run->model.k->on_host) run->clock->processor_before = host_processor_seconds();
 }
 
-// The plan that was made ahead.
+// Takes the batch that was planned ahead.
 void run_next_batch(Run* run) {
     Batch swapped = run->batch;
     run->batch = run->ahead;
@@ -40,7 +40,7 @@ static void plan_next(Run* run) {
     StepRecord* r = &run->books->record;
     ahead_plan_next(run);
     r->plan_ms = now->made.predicted ? p->makespan : NAN;
-    // Constants are as they were learnt; what shows of weights and gradients was predicted beside them.
+    // The terms follow the learnt constants; the part of weights and gradients that shows was predicted beside them.
     double shown = p->step - p->makespan - run->clock->setting.weights.update;
     r->predicted_ms =
         now->made.predicted ? calibration_predict(&run->clock->calibration, now->made.terms) + shown : NAN;
@@ -49,8 +49,8 @@ static void plan_next(Run* run) {
 
 static void give_back_pieces(Run* run) { plan_once_give_back(&run->batch); }
 
-// All ranks have the same plan in `ahead`, or none, or the run ends: the update sends the weights of its strategy,
-// bucket by bucket.
+// Proves that all ranks have the same plan in `ahead`, or none; else the run ends. The update will send weights to
+// where its strategy has them, bucket by bucket.
 static void agree_on_strategy(Run* run) {
     if (!run->strategies) return;
     run->books->record.plan_stall_us += 1e6 * ahead_wait(run);
@@ -90,7 +90,7 @@ void run_keep(Run* run) {
     pace_see_signals(run);
 }
 
-// ---- before the first step and behind the last one
+// ---- before the first step and after the last one
 
 static void start(Run* run) {
     char err[ERR_BYTES];
@@ -137,13 +137,13 @@ static void plan_only(Run* run) {
     else if (run->model.world->rank == 0) run_explain(run);
 }
 
-// ---- before both
+// ---- before training, or other work
 
 static void sample_only(Run* run) {
     sample_print(run, run->config.sample, run->config.tokens, (uint64_t)run->config.seed, NULL);
 }
 
-// What the run does in place of training.
+// Chooses the work that the run does in place of training.
 static void choose_work(Run* run) {
     const Config* c = &run->config;
     if (c->explain || c->dump_grads) run->instead = plan_only;
@@ -156,8 +156,8 @@ static void choose_work(Run* run) {
     if (c->sample) run->instead = sample_only;
 }
 
-// Plans the memory and takes it, and fills in the weights. For training also measures what the device can do, prints
-// what was understood before anything is taken, and finds what planners need to know of this machine.
+// Plans the memory and takes it, and fills in the weights. Training also measures the device's peak, prints the run
+// before anything is taken, and finds the machine that planners know.
 static void prepare(Run* run) {
     MemoryPlan plan = run_plan_memory(run);
     if (run->training) {
@@ -197,7 +197,7 @@ void run_close(Run* run) {
     free(m->timer);  // Comms tell it until they are closed
     free(run->cluster->agreed);
     config_free(&run->config);
-    if (run->stopped_by != SIGPIPE && run->stopped_by != SIGHUP) end_output();  // these have closed it
+    if (run->stopped_by != SIGPIPE && run->stopped_by != SIGHUP) end_output();  // these have closed the output
     // A launcher takes any other status of a rank for a failure, and kills the ranks that are still on their way out.
     int tells = run->stopped_by && run->cluster->identity.size == 1;
     int gives_up = run->cluster->given_up && run->cluster->identity.rank == 0;
@@ -208,7 +208,7 @@ static void time_strategies(Run* run) {
     if (run->strategies) strategies_time(run, run->model.timer), strategies_balance(run);
 }
 
-// With close copies each rank has a part to look for, and one to make room for.
+// Close copies fork ranks earlier, because each rank looks for its own part, and makes room for a partner's.
 static void find_origin(Run* run) {
     if (run->config.close_copy) run_fork_ranks(run);
     run_find_origin(run);
