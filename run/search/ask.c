@@ -1,4 +1,4 @@
-// ask.c - a run as far as a search needs it: options, documents and the model's shape are there, ranks are not.
+// ask.c - opens a run as far as a search needs it: options, documents and the model's shape, but no ranks.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -7,7 +7,7 @@
 #include "run/files/saving.h"
 #include "run/setup/setup.h"
 
-// The cluster that --ranks and --plan node-size say, which nobody has started.
+// Shows the run a cluster of --ranks and --plan node-size, which nobody has started.
 static void view_cluster(Run* run) {
     static Comm world;
     int ranks = run->config.ranks, of_node = run->config.node_size ? run->config.node_size : 8;
@@ -18,7 +18,7 @@ static void view_cluster(Run* run) {
     run->model.world = run->model.job = run->model.comm = &world;
 }
 
-// The word becomes an option of the table, or none.
+// Turns the command's word into an option of the table, or drops it.
 static void take_words(Run* run, int argc, char** argv) {
     int asks = !strcmp(argv[1], "what-if");
     run->argc = asks ? argc : argc - 1, run->argv = asks ? argv : argv + 1;

@@ -1,6 +1,6 @@
-// layout.c - --layout auto: the search of plan/search/layout_search.h with the run's own memory table, which is exact,
-// and among what it finds the choice of plan/search/layout_steps.h on what is known of the machine and of the training
-// text. Where a list of strategies is faster (plan/search/strategy_steps.h) that is the answer. See search.h.
+// layout.c - --layout auto: plan/search/layout_search.h searches with the run's own memory table, which is exact. Among
+// the layouts found, plan/search/layout_steps.h chooses by the machine and the training text. If a list of strategies
+// is faster (plan/search/strategy_steps.h), that is the answer. See search.h.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,11 +11,11 @@
 #include "run/search/search.h"
 #include "run/setup/setup.h"
 
-// What is known of the machine.
+// The search's knowledge of the machine and the training text, and its progress.
 typedef struct Known {
     Run* run;
     LayoutCosts costs;
-    const char* plan;  // of a step
+    const char* plan;  // the name of a step's planner
     int cp_size;
     SampledSteps steps;
     int* lengths;  // of the steps
@@ -23,24 +23,24 @@ typedef struct Known {
     MoveTime links;
     StrategyMoves moves;
     Arena arena;
-    const char* what;    // is looked for
-    double began, told;  // seconds: when the search began, and said something last
-    int stopped;         // before its end
+    const char* what;    // names the search in lines of progress
+    double began, told;  // seconds: when the search began, and told of itself last
+    int stopped;         // 1: it stopped before its end
 } Known;
 
-// What the search has found, and beside what.
+// The results of a search.
 typedef struct Answer {
     LayoutTry tries[LAYOUT_TRIES];
-    int n, looked;  // tries
+    int n, looked;  // tries; those whose steps were planned
     int has_lists, is_list, failed;
     ListTry list;
     ListCount count;
-    double bound;  // no other of all these takes less ms
+    double bound;  // ms: no other of all these takes less
 } Answer;
 
-// ---- what a rank's bytes are
+// ---- the bytes of a rank
 
-// What the search asks, often several times, and for each machine again: a key has all that a rank's bytes follow from.
+// Returns a rank's bytes. The search asks often, so it keeps answers by a key of all that they follow from.
 static double bytes_of(void* context, const Layout* layout, int s, int N) {
     enum { TOLD = 1 << 16 };
     static struct {
@@ -64,13 +64,13 @@ static double job_bytes_of(void* context, const Layout* layout, int copies, int 
 
 enum { LEAST_ROWS = 256, LEAST_PART = 8 };
 
-// What was asked for by name is not searched for.
+// Narrows the range of an option that was given to its value.
 static void keep_asked(const Config* c, const char* option, int asked, int range[2]) {
     if (config_was_given(c, option)) range[0] = range[1] = asked;
 }
 
-// Rows that --capacity names; or those that hold a document of --context, up to 32 times as much, and down to an
-// eighth: then ranks share documents.
+// States the problem. Rows are those of --capacity, or those that hold a document of --context, up to 32 times as much,
+// and down to an eighth: then ranks share documents.
 static LayoutProblem problem_of(Known* x) {
     const Run* run = x->run;
     const Config* c = &run->config;
@@ -99,7 +99,7 @@ static int plan_as_named(const void* context, Plan* plan, const Setting* setting
     return opened ? planner->plan(opened, plan, 1, lengths, n, arena, err) : -1;
 }
 
-// The pieces that training draws first, until they fill the steps.
+// Draws the pieces that training draws first, until they fill the steps.
 static int sample_steps(Known* x, const Run* run, Err err) {
     enum { CHUNK = 4096 };
     static Piece pieces[CHUNK];
@@ -125,7 +125,7 @@ static void know_moves(Known* x) {
                                x->costs.machine.cost.step > 0};
 }
 
-// plan: of a step; NULL: by --plan and --cp.
+// Fills x with the costs of a machine. plan: the name of a step's planner; NULL: --plan and --cp.
 static int know_machine(Known* x, Run* run, const Machine* machine, const char* plan, Err err) {
     const Config* c = &run->config;
     const Model* m = &run->model;
@@ -157,14 +157,14 @@ static int know(Known* x, Run* run, Err err) {
     return 0;
 }
 
-// By its sampled steps.
+// Returns the ms of a layout by its sampled steps, or by the mean step if they have no plan.
 static double step_ms(double terms[N_LAYOUT_TERMS], Known* x, const Layout* layout, int N) {
     char err[ERR_BYTES];
     double ms = layout_steps_ms(terms, &x->costs, layout, N, &x->steps, err);
     return ms < INFINITY ? ms : layout_step_ms(terms, &x->costs, layout, N);
 }
 
-// Where a layout that fits loses most against the chosen one.
+// Prints the term by which a layout that fits loses most against the chosen one.
 static void print_why(const LayoutTry* t, const LayoutTry* chosen) {
     double most = 0;
     int worst = 0;
@@ -173,7 +173,7 @@ static void print_why(const LayoutTry* t, const LayoutTry* chosen) {
     if (most > 1e-4 * chosen->ms) printf("            %.3g ms more for %s\n", most, layout_term_names[worst]);
 }
 
-// By it, too, layouts of as many stages and ranks differ.
+// Names the ZeRO stage, in which layouts of equal stages and groups may differ.
 static const char* words_of_zero(const Layout* layout, int layers) {
     static const char* const words[] = {"", "zero 1", "zero 2", "zero 3"};
     for (int l = 1; l < layers; l++)
@@ -234,7 +234,7 @@ static void print_answer(const Known* x, const Answer* a, double seconds) {
     printf("        searched for %.0f ms\n", 1e3 * seconds);
 }
 
-// Lists are no candidates beside options that contradict them (run/README.md), on ranks of unlike kinds, on too many.
+// Returns 1 if lists are candidates: no option contradicts them (run/README.md), ranks are alike, and not too many.
 static int may_be_list(const Known* x) {
     const Config* c = &x->run->config;
     int named = config_was_given(c, "--tp") || config_was_given(c, "--pp") || config_was_given(c, "--strategies");
@@ -277,7 +277,7 @@ static int no_layout(const Known* x, const LayoutProblem* p, const Answer* a, Er
                     "auto: %d ranks with --capacity %d hold no document of %d tokens, the context; try --capacity %d, "
                     "or a smaller --context",
                     p->ranks, p->rows[p->n_rows - 1], x->costs.context, CEIL_DIV(x->costs.context, p->ranks));
-    if (least->fits)  // whose words are of what the run asks, too
+    if (least->fits)  // err becomes the words of the steps' plans
         return layout_steps_ms(terms, &x->costs, &least->layout, least->N, &x->steps, err), -1;
     if (least->bytes <= p->memory)  // the machine has ranks with less
         return fail(err,
@@ -291,7 +291,7 @@ static int no_layout(const Known* x, const LayoutProblem* p, const Answer* a, Er
                 p->memory / mib, needs, ceil(needs));
 }
 
-// 0, or -1 without memory.
+// Searches layouts, and chooses among them. Returns 0, or -1 without memory.
 static int find_layouts(Answer* a, Known* x, const LayoutProblem* p, Err err) {
     a->bound = INFINITY;
     if ((a->n = layout_search(a->tries, p, &x->arena, err)) <= 0) return a->n;
@@ -314,20 +314,20 @@ static void print_use(const Run* run, double ms, int N, const Layout* layout, co
     printf("%s\n", list ? "'" : "");
 }
 
-// How layers run, and who runs them.
+// Prints a list as two options: --layout says how layers run, --strategies who runs them.
 static void print_use_of_list(const Run* run, const ListTry* t) {
     static Layout layout;
     layout = layout_even(&run->model.whole, 1, 1, t->how.zero, t->how.recompute);
     print_use(run, t->ms, t->N, &layout, &t->list);
 }
 
-// The fastest layout, or list, that fits --memory. 0, or -1 with words.
+// Finds the fastest layout, or list, that fits --memory, and prints it. Returns 0, or -1 with words.
 static int find_layout(Run* run, int lists_alone, Err err) {
     static Answer a;
     static Known known;
     double started = now_seconds();
     if (know(&known, run, err)) return -1;
-    run->cluster->most_scratch = 1;  // what is left where memory is short
+    run->cluster->most_scratch = 1;  // as in a run whose memory is short
     LayoutProblem p = problem_of(&known);
     a.bound = INFINITY;
     if (!lists_alone && find_layouts(&a, &known, &p, err)) return -1;
@@ -343,7 +343,7 @@ static int find_layout(Run* run, int lists_alone, Err err) {
     return 0;
 }
 
-// What a step of the layout in --layout should take, by term. 0, or -1 with words.
+// Prints the time of a step of the layout in --layout, by term. Returns 0, or -1 with words.
 static int predict(Run* run, Err err) {
     static Known known;
     static Layout layout, otherwise;
@@ -383,7 +383,7 @@ int run_know_layouts(Recommended* r, Run* run, const Machine* machine, const cha
     return know_machine(&asked, run, machine, plan, r->words);
 }
 
-// How far the search is, for people; it ends when it has taken long.
+// Tells people how far the search is. Returns 0 when it has taken long, to end it.
 static int tell_search(void* context, double share) {
     enum { LONG = 30, PLAIN_INTERVAL = 5 };
     Known* x = (Known*)context;

@@ -1,6 +1,6 @@
-// logged_steps.c - simulate what-if RUN: the steps that a run has logged, drawn again from its documents
-// (data/sampler.h: an epoch's order is a pure function of seed and epoch) and played on the clock under its layout;
-// then so again without each of its slow ranks' slowness, and by the plans of others.
+// logged_steps.c - simulate what-if RUN: draws the logged steps of a run again from its documents (data/sampler.h: an
+// epoch's order is a pure function of seed and epoch), and plays them on the clock under its layout. Then it plays them
+// without the slowness of each of its slow ranks, and by the plans of others.
 #define _GNU_SOURCE  // getline
 #include <errno.h>
 #include <inttypes.h>
@@ -20,10 +20,10 @@ typedef struct LoggedStep {
 
 static struct {
     char path[DISK_PATH];
-    char* start;                      // the last line of that kind
-    LoggedStep steps[MOST_REPLAYED];  // a ring; the oldest at seen % MOST_REPLAYED, where it is full
+    char* start;                      // the last "start" line
+    LoggedStep steps[MOST_REPLAYED];  // a ring; if full, the oldest is at seen % MOST_REPLAYED
     int64_t seen;
-    double* speed;  // (n_speeds) of the ranks, as the last step that has them says
+    double* speed;  // (n_speeds) of the ranks, by the last step that has them
     int n_speeds, saves;
     double blocked, written;  // sums over saves: seconds for which training stood still, and from begin to marker
 } logged;
@@ -38,7 +38,7 @@ static double number(const Json* json, const char* name) {
     return x;
 }
 
-// Where all ranks have one.
+// Takes the speeds of a step, if all ranks have one.
 static void take_speeds(const Json* json) {
     const JsonValue *ranks = json_get(json, json->values, "ranks"),
                     *speeds = ranks && ranks->type == JSON_OBJECT ? json_get(json, ranks, "speed") : NULL;
@@ -68,7 +68,7 @@ static void take_line(const char* line, size_t n) {
     json_free(&json);
 }
 
-// A directory of a run, or its log.
+// Reads the log of a run; named: its directory, or the log itself.
 static void read_log(const char* named) {
     char err[ERR_BYTES], *line = NULL;
     size_t room = 0;
@@ -84,9 +84,9 @@ static void read_log(const char* named) {
     if (logged.seen == 0) die("what-if %s: this run has logged no step", logged.path);
 }
 
-// ---- what the run was
+// ---- the options of the run
 
-// One that stands there several times has its values behind each other.
+// Restores an option; the values of a list stand one after another.
 static void restore(Run* run, const char* name, char* value) {
     char err[ERR_BYTES];
     const Option* o = option_find(name);
@@ -126,7 +126,7 @@ void what_if_read(Run* run) {
 
 // ---- its steps
 
-// The sampler goes through all steps before the last one.
+// Draws the logged steps: the sampler goes through all steps up to the last.
 static void draw_steps(const Run* run) {
     enum { CHUNK = 1 << 20 };
     SamplerPosition at = {0};
@@ -167,7 +167,7 @@ static void find_layout(Layout* layout, const Run* run) {
         die("what-if %s: its layout: %s", logged.path, err);
 }
 
-// ms of a step in the mean; plan NULL: as the run planned.
+// Returns the mean ms of a step; plan NULL: as the run planned. Infinite: x->words say why.
 static double play(Replayed* x, Run* run, const Machine* machine, const Layout* layout, const char* plan) {
     static Recommended known;
     double terms[N_LAYOUT_TERMS], sum = 0;
@@ -182,8 +182,7 @@ static double play(Replayed* x, Run* run, const Machine* machine, const Layout* 
 
 // ---- paces
 
-// Where the machine has none, those that the run has learnt of its ranks, the fastest being 1: runs of ranks alike
-// within 2 %.
+// Gives a machine without paces those that the run has learnt, the fastest being 1. Neighbours within 2 % are one kind.
 static void take_paces(Machine* m, int ranks) {
     double fastest = 0;
     if (m->n_kinds || logged.n_speeds != ranks) return;
@@ -202,7 +201,7 @@ static void name_kind(char name[64], const Machine* m, int k, int ranks) {
     else snprintf(name, 64, "without the slowness of ranks %d to %d", first, last);
 }
 
-// Steps that a save under way is behind are lost, too: as if a restart took so much longer.
+// Finds the goodput. A death also loses the steps since a save under way began, as if a restart took so much longer.
 static void find_goodput(WhatIf* x, const Config* c) {
     if (c->mtbf <= 0) return;
     if (!logged.saves) die("--mtbf: %s has no save, so nothing says what one takes", logged.path);

@@ -1,33 +1,33 @@
-// search.h - what build/simulate finds out for a run that has not started: the fastest layout or list of strategies
-// (`simulate layout`), and what clusters would take (`simulate what-if`). Both take the options of ./train. Nothing is
-// trained: times come from the clock of virtual ranks, bytes from the memory table of a run.
+// search.h - build/simulate looks ahead for a run that has not started: it finds the fastest layout or list of
+// strategies (`simulate layout`), and the times of clusters (`simulate what-if`). Both take the options of ./train.
+// Nothing is trained: times come from the clock of virtual ranks, bytes from the memory table of a run.
 //
-//   ask.c             the words of the command, and a run whose ranks need not be there
+//   ask.c             the words of the command, and a run whose ranks need not exist
 //   layout.c          the search for one machine
 //   what_if.c ...     clusters beside each other, see what_if.h
 #pragma once
 #include "plan/search/layout_steps.h"
 #include "run/run.h"
 
-// The program `simulate layout ...` or `simulate what-if ...`; argv[1] is that word. Returns its status.
+// Runs the program `simulate layout ...` or `simulate what-if ...`; argv[1] is that word. Returns its status.
 int search_main(int argc, char** argv);
 
-// layout.c: prints what --layout asks for, and as the last line how to use it. 0, or -1 with words.
+// layout.c: prints the answer to --layout, and as the last line how to use it. Returns 0, or -1 with words.
 int search_layout(Run* run, Err err);
 
-// Until the next call of either function.
+// The answer of both functions below, valid until the next call of either.
 typedef struct Recommended {
-    // By the steps that training draws first; ms infinite: nothing fits, and `words` say why. Bytes are those of its
-    // fullest rank; where nothing fits, of the layout that needs least.
+    // The best layout by the steps that training draws first; ms infinite: nothing fits, and `words` say why. Bytes are
+    // those of its fullest rank; if nothing fits, of the layout that needs least.
     LayoutTry best;
-    const LayoutCosts* costs;   // what it was judged by; plan and plan_context are --plan and --cp
-    const SampledSteps* steps;  // and in which steps
+    const LayoutCosts* costs;   // the costs that judge it; plan and plan_context are --plan and --cp
+    const SampledSteps* steps;  // the steps that judge it
     char words[ERR_BYTES];
 } Recommended;
 
-// Fills costs and steps. plan: instead of --plan and --cp; NULL: these. 0, or -1 with words.
+// Fills costs and steps. plan: instead of --plan and --cp; NULL: these. Returns 0, or -1 with words.
 int run_know_layouts(Recommended* r, Run* run, const Machine* machine, const char* plan);
-// run_recommend also finds the best layout in the memory of cluster->available; a machine's `ranks` may have less. It
-// is the search of --layout auto, without lists. what: the name that lines of progress show. A search ends after about
-// half a minute with its best, and says so.
+// Also finds the best layout in the memory of cluster->available; a machine's `ranks` may have less. It is the search
+// of --layout auto, without lists. what: the name that lines of progress show. A search ends after about half a minute
+// with its best, and says so.
 void run_recommend(Recommended* r, Run* run, const Machine* machine, const char* what);

@@ -7,7 +7,7 @@
 
 // ---- one machine
 
-// Bytes of a rank, at most: --memory, or what the machine says of its kinds of ranks, or of all. 0: nobody says.
+// Returns the most bytes of a rank: by --memory, by the machine's kinds of ranks, or by the machine. 0: not known.
 static double room_of(const Machine* m, const Config* c, double times) {
     double most = m->n_kinds && m->kind_first[0] == 0 ? 0 : m->device_gib;
     for (int k = 0; k < m->n_kinds; k++) most = fmax(most, m->kind_gib[k] > 0 ? m->kind_gib[k] : m->device_gib);
@@ -46,8 +46,8 @@ static Recommended* recommend(Run* run, const Machine* machine, double times, co
     return &found;
 }
 
-// The best layout of the changed machine, which may be another one. A layout that was found before may still be the
-// best: the search looks at a part of all, so a change wins nothing less than nothing.
+// Returns the share of time that the best layout of the changed machine wins, at least 0: the layout that was found
+// before may still be better, because a search looks at a part of all. NaN: there is nothing to change.
 static double gain_of(const WhatIf* x, Run* run, const Machine* machine, Change change) {
     static const char* const words[N_CHANGES] = {"links of twice the bytes", "twice the memory", "no slow ranks"};
     Machine other = *machine;
@@ -62,8 +62,8 @@ static double gain_of(const WhatIf* x, Run* run, const Machine* machine, Change 
     return ms == INFINITY ? 0 : x->ms == INFINITY ? 1 : fmax(0, 1 - ms / x->ms);
 }
 
-// Of what a change would win the most, or documents that divide evenly, or one stage, or nothing that is fixed; from a
-// twentieth on.
+// Names the bound of a step: the change that would win most, or uneven documents, stages or fixed costs if they take
+// more. Below a twentieth of the step it is computing.
 static const char* bound_of(const WhatIf* x) {
     static const char* const parts[N_PARTS] = {
         [PART_UNEVEN] = "documents", [PART_STAGES] = "stages", [PART_FIXED] = "fixed costs"};
@@ -77,8 +77,8 @@ static const char* bound_of(const WhatIf* x) {
     return bound;
 }
 
-// A save copies the optimizer's state, 12 bytes a parameter over the ranks, and on rank 0 the weights
-// (run/files/save.c).
+// Returns the seconds of a save, which copies the optimizer's state, 12 bytes a parameter over the ranks, and on rank 0
+// the weights (run/files/save.c).
 static double save_seconds(const Run* run, const Machine* machine) {
     double of_parameter = 12.0 / run->model.world->size + (double)dtype_bytes(run->model.dt);
     return of_parameter * (double)shape_param_count(&run->model.whole) / machine->save_gbps / 1e9;
@@ -115,7 +115,7 @@ static void ask(WhatIf* x, Run* run, const char* name, double price) {
 
 // ---- all of them
 
-// As many as machines, or none; prices (n).
+// Reads prices (n), as many as machines, or none: then they are NaN.
 static void read_prices(double* prices, const char* text, int n) {
     int i = 0;
     for (int k = 0; k < n; k++) prices[k] = NAN;

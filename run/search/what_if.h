@@ -1,5 +1,5 @@
-// what_if.h - simulate what-if: what a cluster would take that need not be there, and what one change would win; or
-// what the logged steps of a run would have taken without its slow ranks, or by others' plans.
+// what_if.h - simulate what-if: the time of a step on a cluster that need not exist, and the gain of one change; or the
+// times of a run's logged steps without its slow ranks, or by others' plans.
 //
 //   what_if.c         clusters: the search for each machine and each change of it
 //   logged_steps.c    the steps of a run, drawn again and played
@@ -8,12 +8,12 @@
 #include "plan/search/goodput.h"
 #include "run/search/search.h"
 
-// One thing that is changed: links that move twice the bytes in a time; twice the memory of each rank; slow ranks at
-// the pace of the fastest.
+// One change: links move twice the bytes in a time; each rank has twice the memory; slow ranks have the pace of the
+// fastest.
 typedef enum Change { CHANGE_LINKS, CHANGE_MEMORY, CHANGE_PACE, N_CHANGES } Change;
 
-// What the time of a step goes into, of the stage that takes longest. Computing: all work divided over all ranks by
-// their paces, which no layout beats; uneven: what the rank with most computes beyond that.
+// The parts of a step's time, in the stage that takes longest. Computing is all work divided over all ranks by their
+// paces, which no layout beats; uneven is the time that the rank with most computes beyond that.
 typedef enum TimePart {
     PART_COMPUTING,
     PART_UNEVEN,
@@ -26,15 +26,15 @@ typedef enum TimePart {
 
 typedef struct WhatIf {
     char name[COST_NAME];
-    double ms, tokens;       // of a step in the mean; ms infinite: no layout fits, or none can be, for `words`
+    double ms, tokens;       // mean of a step; ms infinite: no layout fits, or none can be, for `words`
     double limit;            // ms: computing, divided over all ranks by their paces
     double part[N_PARTS];    // ms
-    double bytes, room;      // of the fullest rank; that a rank has at most
-    double price;            // of a rank-hour; NaN: nobody says
+    double bytes, room;      // of the fullest rank; the most that a rank has
+    double price;            // $ of a rank-hour; NaN: not known
     double gain[N_CHANGES];  // share of ms that the change wins; NaN: there is nothing to change; 1: only so it fits
-    const char* bound;       // what sets the pace
-    double save;             // seconds for which a save stops training; of a logged run 0: it has saved nothing
-    Goodput goodput;         // share 0: nobody asked
+    const char* bound;       // sets the pace
+    double save;             // seconds for which a save stops training; 0: a logged run has saved nothing
+    Goodput goodput;         // share 0: not asked for
     Layout layout;
     int N;  // tokens of a row
     char words[ERR_BYTES];
@@ -42,14 +42,14 @@ typedef struct WhatIf {
 
 enum { MOST_REPLAYED = 64 };  // the last logged steps
 
-// The logged steps under one thing that differs: ms in the mean, infinite where `words` say why.
+// The logged steps with one difference: mean ms, infinite if `words` say why.
 typedef struct Replayed {
     char name[64], words[ERR_BYTES];
     double ms;
 } Replayed;
 
-// What can be shown: n clusters; or the replays of a run, the first as it was, and in `cluster` (n 0) the run as it was
-// measured.
+// The contents of tables and page: n clusters; or (n 0) the replays of a run, the first as it was, and in `cluster` the
+// run as it was measured.
 typedef struct WhatIfs {
     const Run* run;
     int ranks, n;
@@ -58,12 +58,13 @@ typedef struct WhatIfs {
     int n_replayed, steps;
 } WhatIfs;
 
-// On the terminal, at most 80 columns, and as what-if.html in --out or here.
+// Shows x on the terminal, at most 80 columns, and as what-if.html in --out or here. All functions here end the program
+// with words if they fail.
 void what_if_show(const WhatIfs* x);
 
 // Reads the log of what-if RUN, and the options of that run, before anything is opened.
 void what_if_read(Run* run);
-// Ends the program with what was asked. run: as a cluster of its ranks.
+// Answers, and shows the answer. run: as a cluster of its ranks.
 void what_if(Run* run);
-// The steps of the run of what-if RUN, into x.
+// Replays the steps of the run of what-if RUN into x.
 void what_if_replay(WhatIfs* x, Run* run, const Machine* machine);

@@ -1,5 +1,5 @@
 // what_if_show.c - clusters, or the replays of a run, as tables on a terminal, and the same with bars as a page; see
-// what_if.h. Behind its title the page has a line of JSON for each table, a list of rows of cells, and for the bars
+// what_if.h. After its title the page has a line of JSON for each table, a list of rows of cells, and for the bars
 // before it: {"bars": title, "words": what they say, "whole": value of a full bar, or 0, "legend": [names],
 // "rows": [[name, [values], words], ...]}.
 #include <errno.h>
@@ -19,7 +19,7 @@ static const char* const part_names[N_PARTS] = {"computing",     "uneven work", 
                                                 "recomputation", "waiting of stages", "fixed costs"};
 static const char* const change_names[N_CHANGES] = {"twice the links", "twice the memory", "no slow rank"};
 
-// $ of 1e9 tokens at this price of a rank-hour, all ranks being paid all the time; with goodput, where it is known.
+// Returns the $ of 1e9 tokens at this price of a rank-hour, all ranks being paid all the time; goodput raises it.
 static double billion_price(const WhatIf* x, int ranks) {
     double share = x->goodput.share > 0 ? x->goodput.share : 1;
     return x->price * ranks * (1e9 / x->tokens * x->ms / 1e3 / 3600) / share;
@@ -27,7 +27,7 @@ static double billion_price(const WhatIf* x, int ranks) {
 
 // ---- parts of the page
 
-// whole: what a full bar stands for; 0: the longest.
+// Begins bars. whole: the value of a full bar; 0: the longest bar's.
 static void begin_bars(FILE* page, const char* title, const char* words, double whole, const char* const* legend,
                        int n) {
     fputs("{\"bars\":", page), page_string(page, title);
@@ -46,7 +46,7 @@ static void put_bar(FILE* page, const char* name, const double* values, int n, c
 
 static void end_bars(FILE* page) { fputs("]}\n", page); }
 
-// On the page, and on the terminal behind an empty line.
+// Puts a table onto the page, and onto the terminal after an empty line.
 static void show_table(FILE* page, TextTable* t) {
     static char cell[LAYOUT_TEXT];
     fflush(t->rows);
@@ -126,7 +126,7 @@ static void show_goodput(FILE* page, const WhatIfs* all) {
     show_table(page, &t);
 }
 
-// What a run takes as it stands here.
+// Shows the layouts as options that a run takes.
 static void show_layouts(FILE* page, const WhatIfs* all) {
     static char line[LAYOUT_TEXT];
     TextTable t = {0};
