@@ -1,6 +1,6 @@
 // flops.h - for tests of slow ranks: what the linears of a rank cost now.
 #pragma once
-#include "run/run.h"
+#include "run/model/work.h"
 
 // FLOPs of the linears a token of this rank, forward and backward, between work_begin and work_end, by GEMM: forward,
 // input gradient, weight gradient.
