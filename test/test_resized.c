@@ -130,9 +130,9 @@ static void check_case(double tolerance) {
     check_gradients(found, expected, tolerance);
 }
 
-typedef void (*DrawPlan)(uint64_t seed);
+typedef void (*Planner)(uint64_t seed);
 
-static void run_cases(DrawPlan make_plan, double tolerance) {
+static void run_cases(Planner make_plan, double tolerance) {
     int cases = getenv("RESIZED_CASES") ? atoi(getenv("RESIZED_CASES")) : 3, accumulated = 0;
     for (int i = 0; i < cases; i++) {
         int failures = test_failures_in_claim;
