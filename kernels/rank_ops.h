@@ -5,13 +5,6 @@
 #include "kernels/kernels.h"
 #include "kernels/token_loss.h"
 
-// The values that scatter_columns writes where nothing was computed.
-typedef enum ColumnFill {
-    FILL_ZERO,
-    FILL_MEAN,  // the mean of what was computed in the same row
-    FILL_KEEP   // nothing: what is there stays
-} ColumnFill;
-
 typedef struct RankOps {
     // Merges two parts of an attention over disjoint keys. With M = max(lse, part_lse), a = exp(lse - M),
     // b = exp(part_lse - M):  out = (a out + b part) / (a + b),  lse = M + log(a + b). If both are -infinity nothing
@@ -40,10 +33,9 @@ typedef struct RankOps {
                        Stream s);
     // out (N,n) = columns of x (N,any; ldx): out[i][j] = x[i][columns[j]]. columns (n) int32, any order.
     void (*gather_columns)(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s);
-    // out (N,K)[i][c] = x[i][source[c]] where source[c] >= 0, elsewhere as `fill` says. x (N,n), n >= 1; source (K)
-    // int32 below n.
-    void (*scatter_columns)(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n, DType dt,
-                            Stream s);
+    // out (N,K)[i][c] = x[i][source[c]] where source[c] >= 0, elsewhere 0. x (N,n), n >= 1; source (K) int32
+    // below n.
+    void (*scatter_columns)(void* out, const void* x, const int* source, int N, int K, int n, DType dt, Stream s);
     // out[rows[i]] = x[i] for i < n, where rows[i] is not negative; no two of them are the same.
     void (*scatter_rows)(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s);
 

@@ -71,7 +71,7 @@ CLAIM(options_are_read_as_they_are_written) {
         {"--machine a=b", "--machine a=b\n"},
         {"--adamw beta2=0.99,decay=1", "--adamw beta2 0.99\n--adamw decay 1\n"},
         {"--balance semi,lambda=2.5,moves=keep", "--balance semi\n--balance lambda 2.5\n--balance moves keep\n"},
-        {"--balance shed=slices --balance=fill=same", "--balance off\n"},
+        {"--balance moves=keep --balance=lambda=2", "--balance off\n"},
         {"--balance priority=random,ratios=layers", "--balance priority random\n--balance ratios layers\n"},
     };
     for (int i = 0; i < COUNT(cases); i++) {
@@ -117,10 +117,10 @@ CLAIM(what_is_wrong_is_refused_in_one_line) {
         {"--schedule cosine|linear", "--schedule expects cosine"},
         {"--dtype fp16", "auto|bf16|fp32"},
         {"--balance fast", "off|documents|resize|migrate|semi"},
-        {"--balance fil=same", "--balance expects KEY=VALUE with KEY lambda|moves|shed|fill|priority|ratios, found"},
+        {"--balance fill=same", "--balance expects KEY=VALUE with KEY lambda|moves|shed|priority|ratios, found"},
         {"--balance =same", "with KEY lambda"},
         {"--balance semi,", "--balance expects off|documents|resize|migrate|semi, found \"\""},
-        {"--balance semi,fill=", "--balance fill expects zero|average|same, found \"\""},
+        {"--balance semi,moves=", "--balance moves expects step|keep, found \"\""},
         {"--adamw 0.9", "--adamw expects KEY=VALUE with KEY beta1|beta2|decay, found \"0.9\""},
         {"--overfit=yes", "--overfit takes no value, found \"yes\""},
         {"--explain plan", "--explain stands alone or before layout, found \"plan\""},
@@ -145,7 +145,7 @@ CLAIM(what_is_wrong_is_refused_in_one_line) {
 
 CLAIM(what_is_visited_restores_the_same_configuration) {
     static char before[sizeof seen];
-    CHECK(parse("--lr 0.000123 --data x y z --steps 99 --temperature 0.33 --balance fill=same") == 0);
+    CHECK(parse("--lr 0.000123 --data x y z --steps 99 --temperature 0.33 --balance moves=keep") == 0);
     strcpy(before, saved());
     CHECK(parse("--steps 100") == 0);
     int lines = 0;
@@ -163,11 +163,12 @@ CLAIM(what_is_visited_restores_the_same_configuration) {
 }
 
 CLAIM(what_was_given_wins_and_what_is_of_one_start_is_not_restored) {
-    CHECK(parse("--balance fill=average,moves=keep --straggle a") == 0);
-    CHECK(restore("--balance shed", "slices") == 0 && restore("--balance fill", "same") == 0);
+    CHECK(parse("--balance moves=keep --straggle a") == 0);
+    CHECK(restore("--balance lambda", "2") == 0 && restore("--balance moves", "step") == 0);
     CHECK(restore("--balance newer", "x") == 0 && restore("--newer", "x") == 0 && restore("--straggle", "b") == 0);
-    CHECK(!strcmp(config.shed, "slices") && !strcmp(config.fill, "average") && config.straggle[0] == 'a');
-    CHECK(restore("--balance ratios", "some") < 0 && strstr(err, "equal|layers"));
+    CHECK(restore("--balance fill", "same") == 0);  // an older one
+    CHECK(config.semi_lambda == 2 && !strcmp(config.moves, "keep") && config.straggle[0] == 'a');
+    CHECK(restore("--cp kind", "some") < 0 && strstr(err, "auto|ulysses|ring"));
     CHECK(restore("--machine", "file") == 0 && config.machine && restore("--plan refresh", "0") == 0);
     CHECK(config.refresh == 0 && restore("--probe", "1") == 0 && !config.probe);
     CHECK(restore("--vocab", "2000000") == 0 && config.vocab == 2000000);  // a tokenizer's
@@ -215,7 +216,7 @@ static int help_on(const char* topic, char text[1 << 15]) {
 CLAIM(help_begins_with_what_a_person_needs_and_a_group_fits_two_screens) {
     static char first[1 << 15], all[1 << 15], one[1 << 15];
     static const char *const needed[] = {"--data", "--out", "--preset", "--steps", "--lr", "--resume", "--help ranks"},
-                             *const others[] = {"--adamw", "--straggle", "fill=", "--balance"},
+                             *const others[] = {"--adamw", "--straggle", "moves=", "--balance"},
                              *const groups[] = {"data",   "model", "optimizer", "rhythm", "sampling",
                                                 "device", "ranks", "slow",      "inside"};
     help_on("", first), help_on("all", all);

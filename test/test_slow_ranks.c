@@ -456,7 +456,6 @@ CLAIM(what_cannot_be_meant_is_refused_in_one_line) {
     static const Refusal rows[] = {{"--straggle rank=1", "expected both rank= and x=", 2},
                                    {"--straggle rank=2,x=4", "from 0 to 1", 2},
                                    {"--tp 2 --straggle 'rank=0,x=fast'", "x=^fast", 2},
-                                   {"--tp 2 --zero 2 --balance semi,fill=same", "expected --zero 1, found 2", 4},
                                    {"--balance sometimes", "off|documents|resize|migrate|semi", 1}};
     CHECK_REFUSALS(COMMON NARROW "--steps 2 --out $W/refused", rows);
 }

@@ -201,7 +201,6 @@ typedef struct Move {
     const void* x;
     const int* index;  // rows of x, or of out where they are scattered; columns of x
     int scatters;
-    ColumnFill fill;
     size_t C, ldo, ldx;
     DType dt;
 } Move;
@@ -217,13 +216,13 @@ static void move_row(const void* job, size_t i, int thread) {
 }
 
 static void gather_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s) {
-    Move job = {out, x, rows, 0, FILL_ZERO, (size_t)C, (size_t)ldo, (size_t)ldx, dt};
+    Move job = {out, x, rows, 0, (size_t)C, (size_t)ldo, (size_t)ldx, dt};
     cpu_for(move_row, &job, (size_t)n, (size_t)n * C);
 }
 
 static void scatter_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt,
                          Stream s) {
-    Move job = {out, x, rows, 1, FILL_KEEP, (size_t)C, (size_t)ldo, (size_t)ldx, dt};
+    Move job = {out, x, rows, 1, (size_t)C, (size_t)ldo, (size_t)ldx, dt};
     cpu_for(move_row, &job, (size_t)n, (size_t)n * C);
 }
 
@@ -282,43 +281,28 @@ static void gather_columns_of_row(const void* job, size_t i, int thread) {
 }
 
 static void gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {
-    Move job = {out, x, columns, 0, FILL_ZERO, (size_t)n, (size_t)n, (size_t)ldx, dt};
+    Move job = {out, x, columns, 0, (size_t)n, (size_t)n, (size_t)ldx, dt};
     cpu_for(gather_columns_of_row, &job, (size_t)N, (size_t)N * n);
 }
 
-SIMD_INLINE float row_mean(const void* x, size_t n_columns, DType dt) {
-    vf sum = {0};
-    FOR_VECTORS(j, n, 0, n_columns, sum += vf_get(x, j, n, dt););
-    return vf_sum(sum) / (float)n_columns;
-}
-
-// It has no branches, because missing elements may follow no pattern: each is read from elsewhere, which is one place
-// for the whole row, or where it lies already.
-SIMD_INLINE void scatter_row(void* out, const void* x, const int* source, ColumnFill fill, size_t K, size_t n,
-                             DType dt) {
-    float mean = fill == FILL_MEAN ? row_mean(x, n, dt) : 0;
-    bf16 rounded = bf16_from_float(mean);
-    size_t step = fill == FILL_KEEP;
+// It has no branches, because missing elements may follow no pattern: each is read from a 0 elsewhere.
+SIMD_INLINE void scatter_row(void* out, const void* x, const int* source, size_t K, DType dt) {
+    const float zero = 0;
+    const bf16 zero_bf16 = bf16_from_float(0);
     for (size_t c = 0; c < K; c++) {
-        if (dt == DT_BF16) {
-            const bf16* elsewhere = (step ? (const bf16*)out : &rounded) + c * step;
-            ((bf16*)out)[c] = *(source[c] >= 0 ? (const bf16*)x + source[c] : elsewhere);
-        } else {
-            const float* elsewhere = (step ? (const float*)out : &mean) + c * step;
-            ((float*)out)[c] = *(source[c] >= 0 ? (const float*)x + source[c] : elsewhere);
-        }
+        if (dt == DT_BF16) ((bf16*)out)[c] = *(source[c] >= 0 ? (const bf16*)x + source[c] : &zero_bf16);
+        else ((float*)out)[c] = *(source[c] >= 0 ? (const float*)x + source[c] : &zero);
     }
 }
 
 static void scatter_columns_of_row(const void* job, size_t i, int thread) {
     const Move* j = (const Move*)job;
     void* out = (void*)row_of(j->out, i, j->ldo, j->dt);
-    WITH_DTYPE(j->dt, scatter_row, out, row_of(j->x, i, j->ldx, j->dt), j->index, j->fill, j->ldo, j->ldx);
+    WITH_DTYPE(j->dt, scatter_row, out, row_of(j->x, i, j->ldx, j->dt), j->index, j->ldo);
 }
 
-static void scatter_columns(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n, DType dt,
-                            Stream s) {
-    Move job = {out, x, source, 1, fill, (size_t)K, (size_t)K, (size_t)n, dt};
+static void scatter_columns(void* out, const void* x, const int* source, int N, int K, int n, DType dt, Stream s) {
+    Move job = {out, x, source, 1, (size_t)K, (size_t)K, (size_t)n, dt};
     cpu_for(scatter_columns_of_row, &job, (size_t)N, (size_t)N * K);
 }
 

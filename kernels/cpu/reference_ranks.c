@@ -75,18 +75,13 @@ static void gather_columns(void* out, const void* x, const int* columns, int N, 
             memcpy((char*)out + (i * n + j) * elem, (const char*)x + (i * ldx + (size_t)columns[j]) * elem, elem);
 }
 
-static void scatter_columns(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n, DType dt,
-                            Stream s) {
+static void scatter_columns(void* out, const void* x, const int* source, int N, int K, int n, DType dt, Stream s) {
     size_t elem = dtype_bytes(dt);
-    for (size_t i = 0; i < (size_t)N; i++) {
-        double mean = 0;
-        for (size_t j = 0; j < (size_t)n && fill == FILL_MEAN; j++) mean += dtype_load(x, i * n + j, dt) / n;
-        for (size_t c = 0; c < (size_t)K; c++) {
+    memset(out, 0, (size_t)N * (size_t)K * elem);
+    for (size_t i = 0; i < (size_t)N; i++)
+        for (size_t c = 0; c < (size_t)K; c++)
             if (source[c] >= 0)
                 memcpy((char*)out + (i * K + c) * elem, (const char*)x + (i * n + (size_t)source[c]) * elem, elem);
-            else if (fill != FILL_KEEP) dtype_store(out, i * K + c, mean, dt);
-        }
-    }
 }
 
 // ---- the loss of a part of the vocabulary

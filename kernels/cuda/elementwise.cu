@@ -268,12 +268,10 @@ void cuda_join_heads(void* out, const void* x, int N, int M, int HS0, int HS, co
 // ---- moves of columns: a matrix cut to some of its columns, and spread out again
 //
 // An index of 4 bytes serves MOVED_ROWS rows. Neighbouring lanes take neighbouring columns of out, so that writes are
-// whole lines; elements move one by one, since nothing is known of the list. The mean of a row needs a pass over x
-// before it: a block then takes one row, and finds it in its cache when it reads it again.
+// whole lines; elements move one by one, since nothing is known of the list.
 
-// A warp takes MOVED_ROWS rows and 32 COLUMNS_IN_FLIGHT columns. If source is negative KEEP leaves out as it is, else
-// it becomes zero.
-template <class T, bool KEEP>
+// A warp takes MOVED_ROWS rows and 32 COLUMNS_IN_FLIGHT columns. They become 0 where source is negative.
+template <class T>
 static __global__ void move_columns_kernel(T* out, const T* x, const int* source, int N, int columns, int ldx) {
     size_t row = ((size_t)blockIdx.x * WARPS + threadIdx.x / 32) * MOVED_ROWS;
     size_t first = (size_t)blockIdx.y * 32 * COLUMNS_IN_FLIGHT + threadIdx.x % 32;
@@ -287,63 +285,22 @@ static __global__ void move_columns_kernel(T* out, const T* x, const int* source
     for (int r = 0; r < MOVED_ROWS; r++) {
         for (int k = 0; k < COLUMNS_IN_FLIGHT; k++) {
             size_t c = first + 32 * k;
-            if (r < rows && c < (size_t)columns && (!KEEP || from[k] >= 0)) out[(row + r) * columns + c] = moved[r][k];
+            if (r < rows && c < (size_t)columns) out[(row + r) * columns + c] = moved[r][k];
         }
     }
 }
 
-// Every thread gets the sum over the block.
-static __device__ __forceinline__ float block_sum(float x) {
-    __shared__ float warps[WARPS];
-    int lane = threadIdx.x % 32;
-    x = warp_sum(x);
-    if (lane == 0) warps[threadIdx.x / 32] = x;
-    __syncthreads();
-    return warp_sum(lane < (int)blockDim.x / 32 ? warps[lane] : 0.0f);
-}
-
-// A block takes a row; the arguments are those of move_columns_kernel.
-template <class T>
-static __global__ void fill_with_mean_kernel(T* out, const T* x, const int* source, int, int columns, int n) {
-    size_t stride = blockDim.x;
-    float sum = 0;
-    x += (size_t)blockIdx.x * n;
-    out += (size_t)blockIdx.x * columns;
-    for (size_t i = threadIdx.x; i < (size_t)n; i += COLUMNS_IN_FLIGHT * stride) {
-        T part[COLUMNS_IN_FLIGHT];
-        for (int k = 0; k < COLUMNS_IN_FLIGHT; k++) part[k] = i + k * stride < (size_t)n ? x[i + k * stride] : T(0);
-        for (int k = 0; k < COLUMNS_IN_FLIGHT; k++) sum += widen(part[k]);
-    }
-    T mean = narrow<T>(block_sum(sum) / (float)n);
-    for (size_t i = threadIdx.x; i < (size_t)columns; i += COLUMNS_IN_FLIGHT * stride) {
-        T moved[COLUMNS_IN_FLIGHT];
-        for (int k = 0; k < COLUMNS_IN_FLIGHT; k++) {
-            int from = i + k * stride < (size_t)columns ? source[i + k * stride] : -1;
-            moved[k] = from >= 0 ? x[from] : mean;
-        }
-        for (int k = 0; k < COLUMNS_IN_FLIGHT; k++)
-            if (i + k * stride < (size_t)columns) out[i + k * stride] = moved[k];
-    }
-}
-
-void cuda_scatter_columns(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n, DType dt,
-                          Stream s) {
+void cuda_scatter_columns(void* out, const void* x, const int* source, int N, int K, int n, DType dt, Stream s) {
     if (N == 0 || K == 0) return;
     with_dtype(dt, [=](auto zero) {
         typedef decltype(zero) T;
-        auto kernel = fill == FILL_KEEP ? move_columns_kernel<T, true> : move_columns_kernel<T, false>;
         dim3 grid(cuda_blocks((size_t)N, WARPS * MOVED_ROWS), cuda_blocks((size_t)K, 32 * COLUMNS_IN_FLIGHT));
-        unsigned threads = THREADS;
-        if (fill == FILL_MEAN) {
-            kernel = fill_with_mean_kernel<T>, grid = dim3((unsigned)N);
-            threads = MIN(ROUND_UP(cuda_blocks((size_t)MAX(K, n), COLUMNS_IN_FLIGHT), 32u), threads);
-        }
-        LAUNCH(kernel, grid, threads, 0, cuda_stream(s), (T*)out, (const T*)x, source, N, K, n);
+        LAUNCH(move_columns_kernel<T>, grid, THREADS, 0, cuda_stream(s), (T*)out, (const T*)x, source, N, K, n);
     });
 }
 
 void cuda_gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {
-    cuda_scatter_columns(out, x, columns, FILL_ZERO, N, n, ldx, dt, s);
+    cuda_scatter_columns(out, x, columns, N, n, ldx, dt, s);
 }
 
 // ---- merge: 12 bytes an element, and 12 a token and head for the log-sum-exps

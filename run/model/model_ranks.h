@@ -12,7 +12,6 @@ typedef struct Work Work;  // run/model/work.h
 // The most key/value heads and hidden units that this rank may ever compute.
 typedef struct WorkNeeds {
     int most_heads, most_hidden;
-    int keep_gradients;  // IMPUTE_SAME needs those of the step before
 } WorkNeeds;
 
 // Between the stages of a pipeline. Requests are 0 where nothing is under way.

@@ -27,7 +27,6 @@ typedef struct SublayerWork {
 typedef enum WorkPart {
     PART_WEIGHTS,  // compact copies, layer by layer; dt
     PART_GRADS,    // their gradient sums, fp32
-    PART_BEFORE,   // gradients of the step before, as owned
     PART_MOVING,   // messages of two layers: slices that this rank gives or takes; elements of 4 bytes or less
     PART_SCRATCH,  // own columns of a row-parallel linear
     PART_LISTS,
@@ -37,7 +36,6 @@ typedef enum WorkPart {
 struct Work {
     Shape shape;  // of what this rank owns
     int L, C;
-    int keep_gradients;
     int span[N_SUBLAYERS], own[N_SUBLAYERS], most[N_SUBLAYERS];  // channels of a unit; units: owned, ever computed
     DType dt;
     char* part[N_WORK_PARTS];  // on the device
@@ -114,25 +112,18 @@ static size_t slab_elems(const Work* work, SublayerId id, int units) {
     return elems;
 }
 
-// Of layer l in a part that has room for units[id].
-static Slab layer_slab(const Work* work, WorkPart part, const int units[], int l, SublayerId id) {
-    size_t attention = slab_elems(work, ATTENTION, units[ATTENTION]), mlp = slab_elems(work, MLP, units[MLP]);
-    Slab slab = {.total = units[id], .width = work->C, .stride = units[id] * work->span[id], .elem = sizeof(float)};
-    if (part == PART_WEIGHTS) slab.elem = dtype_bytes(work->dt);
-    char* at = work->part[part] + ((size_t)l * (attention + mlp) + (id == MLP ? attention : 0)) * slab.elem;
+static Slab compact(const Work* work, int gradients, int l, SublayerId id) {
+    const SublayerWork* w = work_of(work, l, id);
+    size_t attention = slab_elems(work, ATTENTION, work->most[ATTENTION]), mlp = slab_elems(work, MLP, work->most[MLP]);
+    Slab slab = {.total = w->stay + w->taken, .width = w->K, .stride = w->columns + w->taken * work->span[id]};
+    slab.elem = gradients ? sizeof(float) : dtype_bytes(work->dt);
+    char* at = work->part[gradients ? PART_GRADS : PART_WEIGHTS];
+    at += ((size_t)l * (attention + mlp) + (id == MLP ? attention : 0)) * slab.elem;
     for (int i = 0; i < N_UNIT_PARTS; i++) {
-        size_t elems = compact_elems(work, id, i, units[id]);
+        size_t elems = compact_elems(work, id, i, work->most[id]);
         slab.part[i] = elems ? at : NULL;
         at += elems * slab.elem;
     }
-    return slab;
-}
-
-static Slab compact(const Work* work, int gradients, int l, SublayerId id) {
-    const SublayerWork* w = work_of(work, l, id);
-    Slab slab = layer_slab(work, gradients ? PART_GRADS : PART_WEIGHTS, work->most, l, id);
-    slab.total = w->stay + w->taken;
-    slab.width = w->K, slab.stride = w->columns + w->taken * work->span[id];
     return slab;
 }
 
@@ -176,20 +167,7 @@ static void copy_strip(const Model* m, const Strip* to, const Strip* from, DType
         m->k->ranks->gather_rows(to->at, from->at, NULL, to->rows, to->cols, to->stride, from->stride, dt, m->s);
 }
 
-// The gradients of all that this rank owns, to those of the step before or from there.
-static void copy_owned(const Model* m, int l, SublayerId id, int from_before) {
-    const Work* work = m->ranks->work;
-    Slab own = owned(m, 1, l, id), before = layer_slab(work, PART_BEFORE, work->own, l, id);
-    for (int part = 0; part < N_UNIT_PARTS; part++) {
-        Strip here[MOST_RUNS], there[MOST_RUNS];
-        list_strips(here, work, id, part, from_before ? &own : &before, work->own[id]);
-        int n = list_strips(there, work, id, part, from_before ? &before : &own, work->own[id]);
-        for (int i = 0; i < n; i++) copy_strip(m, &here[i], &there[i], DT_F32);
-    }
-}
-
-// ---- this rank's own, to the compact slab; and its gradients back, where what was not computed of rows that were is
-// filled
+// ---- this rank's own, to the compact slab; and its gradients back, 0 for what was not computed of rows that were
 
 // Units of a list; NULL: the first n.
 static void exchange_rows(const Model* m, const Strip* own, const Strip* here, const int* units, int n, int back,
@@ -203,8 +181,6 @@ static void exchange_rows(const Model* m, const Strip* own, const Strip* here, c
 // Columns of a list, which lie tight before they have their place beside those of other ranks; place: its inverse.
 static void exchange_columns(const Model* m, const Strip* own, const Strip* here, const int* kept, const int* place,
                              int back, DType dt) {
-    static const ColumnFill fills[] = {
-        [IMPUTE_ZERO] = FILL_ZERO, [IMPUTE_AVERAGE] = FILL_MEAN, [IMPUTE_SAME] = FILL_KEEP};
     const Work* work = m->ranks->work;
     const RankOps* ops = m->k->ranks;
     int is_tight = here->stride == here->cols;
@@ -212,9 +188,7 @@ static void exchange_columns(const Model* m, const Strip* own, const Strip* here
     if (here->cols == 0) return;
     if (!back) ops->gather_columns(tight.at, own->at, kept, own->rows, here->cols, own->stride, dt, m->s);
     if (!is_tight) copy_strip(m, back ? &tight : here, back ? here : &tight, dt);
-    if (back)
-        ops->scatter_columns(own->at, tight.at, place, fills[work->plan.imputation], own->rows, own->stride, here->cols,
-                             dt, m->s);
+    if (back) ops->scatter_columns(own->at, tight.at, place, own->rows, own->stride, here->cols, dt, m->s);
 }
 
 static void exchange_own(const Model* m, SublayerId id, int l, int back) {
@@ -355,12 +329,8 @@ void work_begin(Model* m) {
 // exchange_own fills also the gradients of slices that others compute; what these send back overwrites it.
 static void bring_back(Model* m, int l) {
     const Work* work = m->ranks->work;
-    for (int i = 0; i < N_SUBLAYERS && work->differs; i++) {
-        const SublayerWork* w = work_of(work, l, (SublayerId)i);
-        if (!w->differs) continue;
-        if (work->plan.imputation == IMPUTE_SAME && (w->kept_in || w->kept_out)) copy_owned(m, l, (SublayerId)i, 1);
-        exchange_own(m, (SublayerId)i, l, 1);
-    }
+    for (int i = 0; i < N_SUBLAYERS && work->differs; i++)
+        if (work_of(work, l, (SublayerId)i)->differs) exchange_own(m, (SublayerId)i, l, 1);
 }
 
 // With ZeRO stages 2 and 3 gradients of a layer are sums over rounds where they are owned already: what was computed
@@ -379,8 +349,6 @@ void work_end(Model* m) {
     }
     if (work->plan.n_moves > 0) mover_end(&x);
     if (work->plan.of_group) zero_close_grads(m, ENDS);
-    for (int i = 0; i < work->L * N_SUBLAYERS && work->keep_gradients; i++)
-        copy_owned(m, i / N_SUBLAYERS, (SublayerId)(i % N_SUBLAYERS), 0);
     work->in_step = 0;
 }
 
@@ -395,7 +363,7 @@ static size_t list_ints(const Work* work, int id) {
 static Work dimensions(const Model* m, const WorkNeeds* needs) {
     const Shape* shape = &m->shape;
     const int least[N_SUBLAYERS] = {[ATTENTION] = needs->most_heads, [MLP] = needs->most_hidden};
-    Work work = {.shape = *shape, .L = shape->L, .C = shape->C, .keep_gradients = needs->keep_gradients, .dt = m->dt};
+    Work work = {.shape = *shape, .L = shape->L, .C = shape->C, .dt = m->dt};
     for (int i = 0; i < N_SUBLAYERS; i++) {
         SublayerId id = (SublayerId)i;
         work.span[id] = unit_columns(shape, id);
@@ -405,7 +373,6 @@ static Work dimensions(const Model* m, const WorkNeeds* needs) {
         size_t most = slab_elems(&work, id, work.most[id]), own = (size_t)(work.own[id] * work.span[id]);
         bytes[PART_WEIGHTS] += L * most * dtype_bytes(m->dt);
         bytes[PART_GRADS] += L * most * elem;
-        bytes[PART_BEFORE] += needs->keep_gradients ? L * slab_elems(&work, id, work.own[id]) * elem : 0;
         bytes[PART_MOVING] += 2 * (size_t)work.most[id] * unit_elems(shape, id) * elem;  // given and taken
         bytes[PART_SCRATCH] = MAX(bytes[PART_SCRATCH], (size_t)work.C * own * elem);
         bytes[PART_LISTS] += L * list_ints(&work, i) * sizeof(int);
@@ -434,7 +401,6 @@ Work* work_open(const Model* m, const WorkNeeds* needs, void* memory) {
         work->part[i] = at;
         at += ROUND_UP(work->bytes[i], (size_t)ALIGN_BYTES);
     }
-    if (work->keep_gradients) m->k->clear(work->part[PART_BEFORE], work->bytes[PART_BEFORE], m->s);
     return work;
 }
 
@@ -554,7 +520,6 @@ Linear work_linear(const Model* m, LinearId id, int l) {
     if (!now) return linear;
     const Work* work = m->ranks->work;
     Slab weights = compact(work, 0, l, sub), grads = compact(work, 1, l, sub);
-    linear.fill = work->plan.imputation == IMPUTE_AVERAGE ? FILL_MEAN : FILL_ZERO;
     if (is_column(id)) {
         linear.w = weights.part[ROWS], linear.dw = (float*)grads.part[ROWS];
         if (linear.b) linear.b = weights.part[BIAS], linear.db = (float*)grads.part[BIAS];
@@ -622,5 +587,5 @@ void work_backward_input(const Model* m, LinearId id, int l, void* dx, const voi
     TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
     m->k->matmul_backward_input(computed, dout, w.w, pre, N, w.K, w.OC, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
-    if (w.kept) k->ranks->scatter_columns(dx, computed, w.source, w.fill, N, w.width, w.K, m->dt, m->s);
+    if (w.kept) k->ranks->scatter_columns(dx, computed, w.source, N, w.width, w.K, m->dt, m->s);
 }

@@ -31,7 +31,6 @@ typedef struct Linear {
     int width;                 // channels of its input: K and those that are left out
     const int *kept, *source;  // on the device; NULL: all columns. kept (K): columns of the input, ascending; source
                                // (width): where each of them stands in kept, or -1
-    ColumnFill fill;           // of the input's gradient
 } Linear;
 
 // Between work_begin and work_end; at all other times these are what this rank owns.
@@ -42,7 +41,6 @@ int work_units(const Model* m, SublayerId id, int l);
 // ---- what is left out
 
 typedef enum Shed { SHED_COLUMNS, SHED_SLICES } Shed;  // K-resizing as published; whole slices, our own variant
-typedef enum Imputation { IMPUTE_ZERO, IMPUTE_AVERAGE, IMPUTE_SAME } Imputation;
 enum { WORK_TILE = 16 };  // columns and hidden units are left out in multiples of it
 
 // Ascending indices in host memory.
@@ -64,7 +62,6 @@ typedef struct WorkPlan {
     int active;    // 0: this rank computes what it owns
     int of_group;  // 0: so do all ranks of the group; the same on all of them
     Shed shed;
-    Imputation imputation;
     int n_moves;
     Move moves[2 * MOST_TP];
     const PrunedLayer* kept;  // (L); NULL: nothing is left out
@@ -98,6 +95,5 @@ int work_freezes(const Model* m);
 void work_forward(const Model* m, LinearId id, int l, void* out, void* gelu, const void* x, int N);
 // dW +=, dbias +=; dout (N,OC).
 void work_backward_weight(const Model* m, LinearId id, int l, const void* dout, const void* x, int N);
-// dx (N, width) = dout W; with pre (N, width) times GELU'(pre). Columns that are left out are filled as Linear.fill
-// says.
+// dx (N, width) = dout W; with pre (N, width) times GELU'(pre). Columns that are left out are 0.
 void work_backward_input(const Model* m, LinearId id, int l, void* dx, const void* dout, const void* pre, int N);

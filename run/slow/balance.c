@@ -250,7 +250,7 @@ static void find_fixed(Run* run) {
     Balance* b = run->balance;
     int N = MIN(run->settled.capacity, run->config.batch_tokens);
     SliceCount own = {m->shape.kv_heads, m->shape.hidden};
-    WorkPlan whole = {0}, resized = {.shed = b->own->plan.shed, .imputation = b->own->plan.imputation};
+    WorkPlan whole = {0}, resized = {.shed = b->own->plan.shed};
     LinearTime all = {INFINITY, INFINITY}, some = all;
     double fixed = 0, gathering = 0;
     resized.kept = pruner_choose(b->pruner, m, 0.75, own, 0);
@@ -274,7 +274,7 @@ static void find_fixed(Run* run) {
 WorkNeeds balance_needs(const Model* m, const Balance* b) {
     SliceCount most = {m->shape.kv_heads, m->shape.hidden};
     if (b->setting.mode != BALANCE_RESIZE) most = balance_most(m);
-    return (WorkNeeds){MAX(most.heads, 1), MAX(most.hidden, 1), b->own->plan.imputation == IMPUTE_SAME};
+    return (WorkNeeds){MAX(most.heads, 1), MAX(most.hidden, 1)};
 }
 
 static void open_stage(Run* run, int s, int ranks) {
@@ -283,7 +283,6 @@ static void open_stage(Run* run, int s, int ranks) {
     StageBalance* x = &run->balance->stage[s];
     x->first_rank = s * (m->world->size / run->balance->stages);
     x->plan.shed = (Shed)config_choice(c, "--balance shed");
-    x->plan.imputation = (Imputation)config_choice(c, "--balance fill");
     if (speeds_start(&x->speeds, ranks, &run->balance->arena))
         die("no memory for what is known of %d ranks", m->world->size);
     if (!m->tp || run->strategies) return;
@@ -322,11 +321,6 @@ void balance_open(Run* run) {
         die("--balance %s knows no layers of less tp than their group: expected tp %d in all, found %d; leave their tp "
             "out, or try --balance off",
             c->balance, tp_size(m), m->ranks->groups[0].tp);
-    if (m->ranks->zero.stage > 1 && b->own->plan.imputation == IMPUTE_SAME)
-        die("--balance fill=same needs whole gradients of the step before: expected --zero 1, found %d; try --zero 1, "
-            "or "
-            "fill=zero",
-            m->ranks->zero.stage);
     if (run->training) m->ranks->work_needs = balance_needs(m, b);
 }
 
