@@ -6,14 +6,14 @@
 #pragma once
 #include "test/trainer.h"
 
-enum { MOST_INDICES = 1024, LISTS = N_LINEARS + 2 };
+enum { MOST_INDICES = 1024 };
 
 static Trainer trainer;
 static Run* const run = &trainer.run;
 static Model* const m = &trainer.run.model;
 static size_t elems;  // of this rank's part of the model
 
-static int indices[LAYERS][LISTS][MOST_INDICES];
+static int indices[LAYERS][N_LINEARS][MOST_INDICES];
 static PrunedLayer kept[LAYERS];
 static WorkPlan plan;
 
@@ -41,9 +41,9 @@ static inline int moved_units(int kind, int taken) {
 
 static inline int staying_units(int kind) { return owned_units(kind) - moved_units(kind, 0); }
 
-// About the fraction `part` of 0 .. of - 1, at least `least` of them.
-static inline IndexList draw_list(int* index, int of, int least, double part, uint64_t seed) {
-    int n = MIN(of, MAX(least, (int)(part * of + 0.5)));
+// About the fraction `part` of 0 .. of - 1, at least one of them.
+static inline IndexList draw_list(int* index, int of, double part, uint64_t seed) {
+    int n = MIN(of, MAX(1, (int)(part * of + 0.5)));
     if (of > MOST_INDICES) die("a list of %d", of);
     IndexList list = {0, index};
     for (int j = 0, left = n; j < of; j++)
@@ -52,19 +52,13 @@ static inline IndexList draw_list(int* index, int of, int least, double part, ui
 }
 
 // Lists of this rank: of each another fraction in every layer, or `part` of all. Data ranks draw the same.
-static inline void leave_out(Shed shed, double part, uint64_t seed) {
-    plan.shed = shed;
+static inline void leave_out(double part, uint64_t seed) {
     for (int l = 0; l < m->shape.L; l++)
-        for (int i = 0; i < LISTS; i++) {
-            int kind = i < N_LINEARS ? i / 2 : i - N_LINEARS, is_slices = i >= N_LINEARS;
-            int of = staying_units(kind);
-            if (!is_slices) of = i % 2 == 0 ? m->shape.C : of * span_of(kind);
-            uint64_t key = hash64(seed ^ (uint64_t)(tp_rank(m) * 1000 + l * LISTS + i));
+        for (int i = 0; i < N_LINEARS; i++) {
+            int of = i % 2 == 0 ? m->shape.C : staying_units(i / 2) * span_of(i / 2);
+            uint64_t key = hash64(seed ^ (uint64_t)(tp_rank(m) * 1000 + l * N_LINEARS + i));
             double fraction = part > 0 ? part : 0.1 + 0.8 * random_uniform(key, MOST_INDICES);
-            IndexList list = draw_list(indices[l][i], of, kind == 0 && is_slices ? 0 : 1, fraction, key);
-            if (!is_slices) kept[l].columns[i] = list;
-            else if (kind == 0) kept[l].units[ATTENTION] = list;
-            else kept[l].units[MLP] = list;
+            kept[l].columns[i] = draw_list(indices[l][i], of, fraction, key);
         }
     plan.kept = kept;
     plan.active = 1;
@@ -81,11 +75,7 @@ static inline int holds(const IndexList* list, int j) {
 typedef enum Fate { COMPUTED, LEFT_OUT, IDLE } Fate;
 
 static inline Fate fate_of_column(const PrunedLayer* lists, LinearId id, int channel) {
-    int kind = id / 2;
-    const IndexList* slices = kind == 0 ? &lists->units[ATTENTION] : &lists->units[MLP];
-    int is_kept =
-        plan.shed == SHED_SLICES ? holds(slices, channel / span_of(kind)) : holds(&lists->columns[id], channel);
-    return is_kept ? COMPUTED : LEFT_OUT;
+    return holds(&lists->columns[id], channel) ? COMPUTED : LEFT_OUT;
 }
 
 // A row of the column-parallel linear: row `row` of what `unit` has of run `run`.
@@ -111,7 +101,6 @@ static inline int is_read_by(int kind, RowOf r, int channel) {
 static inline Fate fate_of_row(const PrunedLayer* lists, LinearId id, RowOf r, int column) {
     int kind = id / 2, span = span_of(kind);
     LinearId next = (LinearId)(id + 1);
-    if (plan.shed == SHED_SLICES) return fate_of_column(lists, id, r.unit * span);
     if (moved_units(kind, 1) == 0 && !holds(&lists->columns[id], column)) return LEFT_OUT;
     for (int c = 0; c < span; c++)
         if (is_read_by(kind, r, c) && fate_of_column(lists, next, r.unit * span + c) == COMPUTED) return COMPUTED;

@@ -117,7 +117,7 @@ CLAIM(what_is_wrong_is_refused_in_one_line) {
         {"--schedule cosine|linear", "--schedule expects cosine"},
         {"--dtype fp16", "auto|bf16|fp32"},
         {"--balance fast", "off|documents|resize|migrate|semi"},
-        {"--balance fill=same", "--balance expects KEY=VALUE with KEY lambda|moves|shed|priority|ratios, found"},
+        {"--balance fill=same", "--balance expects KEY=VALUE with KEY lambda|moves|priority|ratios, found"},
         {"--balance =same", "with KEY lambda"},
         {"--balance semi,", "--balance expects off|documents|resize|migrate|semi, found \"\""},
         {"--balance semi,moves=", "--balance moves expects step|keep, found \"\""},

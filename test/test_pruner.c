@@ -84,15 +84,14 @@ static int holds(const IndexList* list, int j) {
     return 0;
 }
 
-static uint64_t hash_lists(const Pruner* k, Model* m, Shed shed) {
+static uint64_t hash_lists(const Pruner* k, Model* m) {
     const PrunedLayer* layers = pruner_layers(k);
     uint64_t hash = 0;
-    for (int l = 0; l < m->shape.L && layers; l++) {
-        const IndexList slices[] = {layers[l].units[ATTENTION], layers[l].units[MLP]};
-        const IndexList* lists = shed == SHED_COLUMNS ? layers[l].columns : slices;
-        for (int i = 0; i < (shed == SHED_COLUMNS ? 4 : 2); i++)
-            hash = hash_bytes(lists[i].index, (size_t)lists[i].n * sizeof(int), hash);
-    }
+    for (int l = 0; l < m->shape.L && layers; l++)
+        for (int i = 0; i < N_LINEARS; i++) {
+            const IndexList* list = &layers[l].columns[i];
+            hash = hash_bytes(list->index, (size_t)list->n * sizeof(int), hash);
+        }
     return hash;
 }
 
@@ -102,7 +101,7 @@ static uint64_t hash_lists(const Pruner* k, Model* m, Shed shed) {
 CLAIM(lists_follow_the_changes_of_columns) {
     for (int i = 0; i < 2 * N_ARCHS; i++) {
         Model m = make_model(i / 2, 3, 128, 4, i % 2 ? DT_BF16 : DT_F32);
-        Pruner* k = pruner_open(&m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
+        Pruner* k = pruner_open(&m, PRIORITY_CHANGE, 0, 1);
         CHECK(pruner_layers(k) == NULL && pruner_choose(k, &m, 0, all_of(&m), 0) == NULL && pruner_left_out(k) == 0);
         for (int l = 0; l < 3; l++)
             for (int id = 0; id < N_LINEARS; id++)
@@ -124,7 +123,7 @@ CLAIM(lists_follow_the_changes_of_columns) {
 
 CLAIM(a_change_counts_for_one_refresh) {
     Model m = make_model(ARCH_GPT2, 1, 128, 4, DT_F32);
-    Pruner* k = pruner_open(&m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
+    Pruner* k = pruner_open(&m, PRIORITY_CHANGE, 0, 1);
     pruner_choose(k, &m, 0, all_of(&m), 0);
     for (int c = 64; c < 128; c++) add_column(&m, LINEAR_FC, 0, c, 10);
     const PrunedLayer* layers = pruner_choose(k, &m, 0, all_of(&m), 1);
@@ -136,46 +135,11 @@ CLAIM(a_change_counts_for_one_refresh) {
     close_both(k, &m);
 }
 
-// Key/value head 1 changes in its keys, by 4096 in all. Head 0 changes less: by 3072 in the rows of its queries, keys
-// and values, by 512 or 2048 in its columns.
-static void change_heads(Model* m, int l) {
-    int g = query_heads(m), kv = m->shape.kv_heads * 32, q = g * kv, rows[] = {g * 32, 32, 32},
-        first[] = {0, q, q + kv};
-    add(m, LINEAR_QKV, l, q + 32, 32, 0, 128, 1);
-    for (int run = 0; run < 3; run++) add(m, LINEAR_QKV, l, first[run], rows[run], 0, 128, 0.75f / (float)(g + 2));
-    add(m, LINEAR_ATTPROJ, l, 0, 128, 0, g * 32, (l == 0 ? 0.125f : 0.5f) / (float)g);
-}
-
-// Each in a row of FC, with SwiGLU its gate or its up row, or in its column of FCPROJ.
-static void change_hidden_units(Model* m, int l) {
-    for (int u = 0; u < 256; u++) {
-        int place = u % (fc_runs(m) + 1);
-        if (place) add(m, LINEAR_FC, l, (place - 1) * 256 + u, 1, 0, 128, (float)u / 64);
-        else add_column(m, LINEAR_FCPROJ, l, u, (float)u / 64);
-    }
-}
-
-CLAIM(lists_follow_the_changes_of_heads_and_hidden_units) {
-    for (int i = 0; i < 2 * N_ARCHS; i++) {
-        Model m = make_model(i / 2, 2, 128, 4, i % 2 ? DT_BF16 : DT_F32);
-        Pruner* k = pruner_open(&m, SHED_SLICES, PRIORITY_CHANGE, 0, 1);
-        CHECK(pruner_choose(k, &m, 0, all_of(&m), 0) == NULL);
-        for (int l = 0; l < 2; l++) change_heads(&m, l), change_hidden_units(&m, l);
-        const PrunedLayer* layers = pruner_choose(k, &m, 0.5, all_of(&m), 20);
-        CHECK(layers != NULL && pruner_left_out(k) == 0.5);
-        for (int l = 0; l < 2 && layers; l++) {
-            CHECK(layers[l].units[ATTENTION].n == 1 && layers[l].units[ATTENTION].index[0] == (l == 0));
-            CHECK(layers[l].units[MLP].n == 128 && layers[l].units[MLP].index[0] == 128);
-        }
-        close_both(k, &m);
-    }
-}
-
 // What is left out may well change, by weight decay: it does not count. What others compute counts in full.
 static void check_what_is_measured(int arch) {
     Model m = make_model(arch, 1, 128, 4, DT_F32);
     for (int c = 0; c < 256; c++) add_column(&m, LINEAR_FCPROJ, 0, c, (float)c);  // which is no change
-    Pruner* k = pruner_open(&m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
+    Pruner* k = pruner_open(&m, PRIORITY_CHANGE, 0, 1);
     pruner_choose(k, &m, 0, all_of(&m), 0);
     SliceCount stay = {1, 192};
     const PrunedLayer* layers = pruner_choose(k, &m, 0.5, stay, 1);  // nothing changed: the first ones are kept
@@ -194,8 +158,7 @@ CLAIM(only_what_is_computed_is_measured) {
 
 CLAIM(random_and_inverse_are_options) {
     Model m = make_model(ARCH_GPT2, 2, 128, 4, DT_F32);
-    Pruner *random = pruner_open(&m, SHED_COLUMNS, PRIORITY_RANDOM, 0, 1),
-           *inverse = pruner_open(&m, SHED_COLUMNS, PRIORITY_INVERSE, 0, 1);
+    Pruner *random = pruner_open(&m, PRIORITY_RANDOM, 0, 1), *inverse = pruner_open(&m, PRIORITY_INVERSE, 0, 1);
     pruner_choose(random, &m, 0, all_of(&m), 0);
     pruner_choose(inverse, &m, 0, all_of(&m), 0);
     for (int c = 0; c < 128; c++) add_column(&m, LINEAR_QKV, 0, c, (float)c);
@@ -204,14 +167,14 @@ CLAIM(random_and_inverse_are_options) {
     layers = pruner_choose(random, &m, 0.5, all_of(&m), 1);
     CHECK(memcmp(layers[0].columns[LINEAR_QKV].index, layers[1].columns[LINEAR_QKV].index, 64 * sizeof(int)) != 0);
     CHECK(memcmp(layers[0].columns[LINEAR_QKV].index, layers[0].columns[LINEAR_FC].index, 64 * sizeof(int)) != 0);
-    uint64_t first = hash_lists(random, &m, SHED_COLUMNS);
+    uint64_t first = hash_lists(random, &m);
     pruner_choose(random, &m, 0.5, all_of(&m), 2);
-    CHECK(hash_lists(random, &m, SHED_COLUMNS) != first);
+    CHECK(hash_lists(random, &m) != first);
     pruner_choose(random, &m, 0.5, all_of(&m), 1);
-    CHECK(hash_lists(random, &m, SHED_COLUMNS) == first);
-    Pruner* other = pruner_open(&m, SHED_COLUMNS, PRIORITY_RANDOM, 0, 2);
+    CHECK(hash_lists(random, &m) == first);
+    Pruner* other = pruner_open(&m, PRIORITY_RANDOM, 0, 2);
     pruner_choose(other, &m, 0.5, all_of(&m), 1);
-    CHECK(hash_lists(other, &m, SHED_COLUMNS) != first);
+    CHECK(hash_lists(other, &m) != first);
     pruner_close(random);
     pruner_close(inverse);
     pruner_close(other);
@@ -243,14 +206,6 @@ static Saved of_half(Model* m, const PrunedLayer* layer, int half, SliceCount st
                 of_list(&layer->columns[out], n, m->shape.C, WORK_TILE));
 }
 
-static Saved of_slices(Model* m, const PrunedLayer* layer, SliceCount stay) {
-    double C = m->shape.C, HS = m->shape.HS;
-    Saved heads = of_list(&layer->units[ATTENTION], stay.heads, (2 * query_heads(m) + 2) * HS * C, 1),
-          hidden = of_list(&layer->units[MLP], stay.hidden, (fc_runs(m) + 1) * C, 16);
-    heads.tile = 0;  // rounded down: hidden units absorb the rest
-    return plus(heads, hidden);
-}
-
 // Saved work is gamma or all that may go, and less than a tile more.
 static void check_saved(Saved s, double gamma) {
     double least = MIN(gamma * s.all, s.most);
@@ -258,42 +213,35 @@ static void check_saved(Saved s, double gamma) {
     CHECK(s.out <= least + s.tile);
 }
 
-static void check_amount(Pruner* k, Model* m, Shed shed, int by_layer, double gamma, SliceCount stay, int64_t step) {
+static void check_amount(Pruner* k, Model* m, int by_layer, double gamma, SliceCount stay, int64_t step) {
     const PrunedLayer* layers = pruner_choose(k, m, gamma, stay, step);
     Saved sum = {0, 0, 0, 0};
     CHECK((layers != NULL) == (gamma > 0) && (layers || pruner_left_out(k) == 0));
     if (!layers) return;
-    for (int l = 0; l < m->shape.L; l++) {
-        Saved layer = {0, 0, 0, 0};
-        if (shed == SHED_SLICES) layer = of_slices(m, &layers[l], stay);
-        for (int half = 0; half < 2 && shed == SHED_COLUMNS; half++) {
+    for (int l = 0; l < m->shape.L; l++)
+        for (int half = 0; half < 2; half++) {
             Saved s = of_half(m, &layers[l], half, stay);
             if (!by_layer) check_saved(s, gamma);
-            layer = plus(layer, s);
+            sum = plus(sum, s);
         }
-        if (!by_layer && shed == SHED_SLICES) check_saved(layer, gamma);
-        sum = plus(sum, layer);
-    }
     if (by_layer) check_saved(sum, gamma);
     CHECK_CLOSE(pruner_left_out(k), sum.out / sum.all, 1e-12);
 }
 
-// Hidden units can absorb what heads leave in all of these, so that the dearest tile is one of theirs.
 CLAIM(what_is_left_out_meets_gamma_within_a_tile) {
     static const SliceCount stays[] = {{2, 256}, {1, 256}, {2, 192}, {1, 48}, {0, 256}};
-    for (int kind = 0; kind < 8; kind++) {
-        Shed shed = kind & 1 ? SHED_SLICES : SHED_COLUMNS;
-        int by_layer = kind >> 1 & 1, arch = kind < 4 ? ARCH_GPT2 : 1 + kind % 3;
+    for (int kind = 0; kind < 2 * N_ARCHS; kind++) {
+        int by_layer = kind & 1, arch = kind / 2;
         Model m = make_model(arch, 4, 128, 4, DT_F32);
-        Pruner* k = pruner_open(&m, shed, PRIORITY_CHANGE, by_layer, 1);
+        Pruner* k = pruner_open(&m, PRIORITY_CHANGE, by_layer, 1);
         for (int i = 0; i < 100; i++) {
             double gamma = i % 16 == 0 ? 0 : random_uniform(3, (uint64_t)i);
             if (i % 16 == 8) gamma = 1;
-            check_amount(k, &m, shed, by_layer, gamma, stays[i % COUNT(stays)], i);
+            check_amount(k, &m, by_layer, gamma, stays[i % COUNT(stays)], i);
             train(&m, (uint64_t)i);
             if (test_failures_in_claim) {
-                printf("    %s: %s%s, gamma %g, %d heads\n", arch_table[arch].name, shed ? "slices" : "columns",
-                       by_layer ? " by layer" : "", gamma, stays[i % COUNT(stays)].heads);
+                printf("    %s:%s gamma %g, %d heads\n", arch_table[arch].name, by_layer ? " by layer," : "", gamma,
+                       stays[i % COUNT(stays)].heads);
                 break;
             }
         }
@@ -302,17 +250,15 @@ CLAIM(what_is_left_out_meets_gamma_within_a_tile) {
 }
 
 CLAIM(layers_that_change_more_leave_out_less) {
-    for (int i = 0; i < 2 * N_ARCHS; i++) {
-        int shed = i % 2;
-        Model m = make_model(i / 2, 4, 128, 4, DT_F32);
-        Pruner* k = pruner_open(&m, (Shed)shed, PRIORITY_CHANGE, 1, 1);
+    for (int arch = 0; arch < N_ARCHS; arch++) {
+        Model m = make_model(arch, 4, 128, 4, DT_F32);
+        Pruner* k = pruner_open(&m, PRIORITY_CHANGE, 1, 1);
         double share[4];
         pruner_choose(k, &m, 0, all_of(&m), 0);
         train(&m, 1);  // layer l changes by 1 + l
         const PrunedLayer* layers = pruner_choose(k, &m, 0.4, all_of(&m), 1);
         for (int l = 0; l < 4; l++) {
-            Saved s = shed ? of_slices(&m, &layers[l], all_of(&m))
-                           : plus(of_half(&m, &layers[l], 0, all_of(&m)), of_half(&m, &layers[l], 1, all_of(&m)));
+            Saved s = plus(of_half(&m, &layers[l], 0, all_of(&m)), of_half(&m, &layers[l], 1, all_of(&m)));
             share[l] = s.out / s.all;
         }
         // g_l is as 1 / (1 + l), and their mean 0.4: 0.768, 0.384, 0.256, 0.192. A tile is at most 6 % of a layer.
@@ -326,8 +272,8 @@ CLAIM(layers_that_change_more_leave_out_less) {
 static SliceCount staying(Model* m) { return (SliceCount){m->shape.kv_heads - 1, m->shape.hidden - 16}; }
 
 // A few refreshes, the last of which leaves something out and has given something away.
-static Pruner* lived(Model* m, Shed shed, uint64_t seed) {
-    Pruner* k = pruner_open(m, shed, PRIORITY_CHANGE, 1, 1);
+static Pruner* lived(Model* m, uint64_t seed) {
+    Pruner* k = pruner_open(m, PRIORITY_CHANGE, 1, 1);
     for (int step = 0; step < 4; step++) {
         pruner_choose(k, m, 0.3, staying(m), step);
         train(m, seed + (uint64_t)step);
@@ -352,15 +298,14 @@ static int holds_the_same(const Pruner* a, const Pruner* b) {
 
 CLAIM(a_checkpoint_brings_back_values_and_lists) {
     for (int kind = 0; kind < 2 * N_ARCHS; kind++) {
-        Shed shed = kind & 1 ? SHED_SLICES : SHED_COLUMNS;
-        Model m = make_model(kind / 2, 3, 128, 4, kind & 2 ? DT_BF16 : DT_F32);
+        Model m = make_model(kind / 2, 3, 128, 4, kind & 1 ? DT_BF16 : DT_F32);
         SafeTensor tensors[PRUNER_TENSORS];
-        Pruner *k = lived(&m, shed, 1), *again = pruner_open(&m, shed, PRIORITY_CHANGE, 1, 1);
+        Pruner *k = lived(&m, 1), *again = pruner_open(&m, PRIORITY_CHANGE, 1, 1);
         SafeTensors file = file_of(k, tensors);
         CHECK(file.n > 0 && pruner_load(again, &file, staying(&m), err) == 0);
         CHECK(pruner_layers(again) != NULL && pruner_left_out(again) == pruner_left_out(k));
         for (int step = 5; step < 9; step++) {  // the run goes on as if it had not stopped
-            CHECK(hash_lists(k, &m, shed) == hash_lists(again, &m, shed));
+            CHECK(hash_lists(k, &m) == hash_lists(again, &m));
             train(&m, (uint64_t)step);
             double gamma = step == 7 ? 0 : 0.5;
             pruner_choose(k, &m, gamma, all_of(&m), step);
@@ -376,20 +321,22 @@ CLAIM(a_checkpoint_brings_back_values_and_lists) {
     }
 }
 
+// Nor are those of heads and hidden units read, which were once left out whole.
 CLAIM(lists_of_other_models_and_methods_are_refused) {
     Model m = make_model(ARCH_GPT2, 2, 64, 4, DT_F32),
-          others[] = {make_model(ARCH_GPT2, 3, 64, 4, DT_F32), make_model(ARCH_GPT2, 2, 128, 4, DT_F32), m};
-    for (int shed = SHED_COLUMNS; shed <= SHED_SLICES; shed++)
-        for (int i = 0; i < COUNT(others); i++) {  // the last is of the other way to resize
-            SafeTensor tensors[PRUNER_TENSORS];
-            Pruner* k = pruner_open(&m, (Shed)shed, PRIORITY_CHANGE, 1, 1);
-            Pruner* other = lived(&others[i], (Shed)(i == 2 ? !shed : shed), 1);
-            SafeTensors file = file_of(other, tensors);
-            CHECK(pruner_load(k, &file, staying(&m), err) == -1 && strstr(err, "another model"));
-            pruner_close(other);
-            pruner_close(k);
-        }
+          others[] = {make_model(ARCH_GPT2, 3, 64, 4, DT_F32), make_model(ARCH_GPT2, 2, 128, 4, DT_F32)};
+    SafeTensor of_units = {.name = "pruned.heads.value", .dtype = DT_F32, .n_dims = 2, .dims = {2, 2}};
+    SafeTensors file = {.tensors = &of_units, .n = 1};
+    for (int i = 0; i <= COUNT(others); i++) {
+        SafeTensor tensors[PRUNER_TENSORS];
+        Pruner *k = pruner_open(&m, PRIORITY_CHANGE, 1, 1), *other = i ? lived(&others[i - 1], 1) : NULL;
+        if (other) file = file_of(other, tensors);
+        CHECK(pruner_load(k, &file, staying(&m), err) == -1 && strstr(err, "another model"));
+        pruner_close(other);
+        pruner_close(k);
+    }
     for (int i = 0; i < COUNT(others); i++) free_model(&others[i]);
+    free_model(&m);
 }
 
 // Of a rank with 2 heads of 8 and 64 hidden units, of which `hidden` stay: element j of a list's values and flags is
@@ -397,7 +344,7 @@ CLAIM(lists_of_other_models_and_methods_are_refused) {
 static int load_changed(Model* m, const char* list, float value, float kept, int j, int hidden) {
     static float values[PRUNER_TENSORS][64];
     SafeTensor tensors[PRUNER_TENSORS];
-    Pruner *k = lived(m, SHED_COLUMNS, 1), *again = pruner_open(m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
+    Pruner *k = lived(m, 1), *again = pruner_open(m, PRIORITY_CHANGE, 0, 1);
     SafeTensors file = file_of(k, tensors);
     for (int t = 0; t < file.n; t++) {
         int is_kept = strstr(tensors[t].name, ".kept") != NULL, n = (int)tensors[t].dims[1];

@@ -3,7 +3,7 @@
 //
 //   mpirun -n N build/release/test/test_resized [train's options, e.g. --tp 2] [PROGRAM]
 //
-// The trainer itself is in this program. The oracle of resizing: a step that leaves columns or slices out equals a
+// The trainer itself is in this program. The oracle of resizing: a step that leaves columns out equals a
 // dense one whose weights are 0 where they were left out, and whose gradients there are set to 0. Of migration: a step
 // whose slices are computed by others equals one in which nobody gives anything away. One group of all ranks, or with
 // --tp T groups of T ranks that share documents, with --pp P in stages of a pipeline. Models are a GPT-2, one of
@@ -157,11 +157,7 @@ static int leaves_out(uint64_t seed) {
 }
 
 static void plan_columns(uint64_t seed) {
-    if (leaves_out(seed)) leave_out(SHED_COLUMNS, 0, seed);
-}
-
-static void plan_slices(uint64_t seed) {
-    if (leaves_out(seed)) leave_out(SHED_SLICES, 0, seed);
+    if (leaves_out(seed)) leave_out(0, seed);
 }
 
 static int givers_of(uint64_t seed) { return 1 + draw_number(seed, 1, MAX(1, tp_size(m) / 2)); }
@@ -170,14 +166,11 @@ static void plan_moves(uint64_t seed) { move_slices(givers_of(seed), seed); }
 
 static void plan_both(uint64_t seed) {
     plan_moves(seed);
-    Shed shed = (Shed)(seed % 2);
     // Whoever has given all its heads away has no columns of theirs to choose from.
-    if (leaves_out(seed) && staying_units(0) > 0 && staying_units(1) > 0) leave_out(shed, 0, seed);
-    plan.shed = shed;
+    if (leaves_out(seed) && staying_units(0) > 0 && staying_units(1) > 0) leave_out(0, seed);
 }
 
 static void a_step_without_columns_is_a_dense_step_with_masked_weights(void) { run_cases(plan_columns, 1e-6); }
-static void a_step_without_slices_is_a_dense_step_with_masked_weights(void) { run_cases(plan_slices, 1e-6); }
 static void slices_that_others_compute_change_neither_loss_nor_gradients(void) { run_cases(plan_moves, 1e-5); }
 static void what_stays_of_a_rank_that_gives_may_be_left_out(void) { run_cases(plan_both, 1e-5); }
 
@@ -285,19 +278,18 @@ static double kept_part(void) {
             double rows = shape_param(&m->shape, matrices[2 * kind], l).rows,
                    columns = shape_param(&m->shape, matrices[2 * kind + 1], l).cols;
             all += C * (rows + columns);
-            if (plan.shed == SHED_SLICES) left += C * (rows + columns) * kept[l].units[kind].n / owned_units(kind);
-            else left += rows * kept[l].columns[2 * kind].n + C * kept[l].columns[2 * kind + 1].n;
+            left += rows * kept[l].columns[2 * kind].n + C * kept[l].columns[2 * kind + 1].n;
         }
     return left / all;
 }
 
-static void check_saved(Shed shed, double part) {
+static void check_saved(double part) {
     double dense[3], resized[3], said[3];
     no_plan();
     count_step(dense, said);
     for (int gemm = 0; gemm < 3; gemm++) CHECK(dense[gemm] == said[gemm] && dense[gemm] > 0);
     int is_slow = tp_rank(m) == 1;
-    if (is_slow) leave_out(shed, part, 3);
+    if (is_slow) leave_out(part, 3);
     set_plan(plan.active);
     count_step(resized, said);
     if (is_slow) CHECK_CLOSE(kept_part(), part, 0.2);
@@ -310,9 +302,8 @@ static void check_saved(Shed shed, double part) {
 
 static void each_of_the_three_matmuls_does_less_by_what_is_left_out(void) {
     draw(0, BATCH / 4);
-    check_saved(SHED_COLUMNS, 0.25);
-    check_saved(SHED_COLUMNS, 0.75);
-    check_saved(SHED_SLICES, 0.5);
+    check_saved(0.25);
+    check_saved(0.75);
 }
 
 // ---- what was not computed
@@ -348,7 +339,7 @@ static void check_input_gradient(LinearId id) {
 static void gradients_that_were_not_computed_are_0(void) {
     no_plan();
     draw(0, BATCH / 4);
-    leave_out(SHED_COLUMNS, 0, 17);
+    leave_out(0, 17);
     set_plan(1);
     step(found);
     CHECK(unequal(LEFT_OUT, found, zeros) == 0 && n_visited > 0);
@@ -409,7 +400,7 @@ static void what_all_ranks_hold_stays_equal_over_resized_updates(void) {
     for (int t = 1; t <= 7; t++) {
         no_plan();
         if (t % 3 == 0) plan_moves((uint64_t)t);
-        else if (tp_rank(m) == t % tp_size(m)) leave_out((Shed)(t % 2), 0, (uint64_t)t);
+        else if (tp_rank(m) == t % tp_size(m)) leave_out(0, (uint64_t)t);
         set_plan(plan.active);
         draw(20 * t, BATCH / 4);
         update_with(t, t < 7);
@@ -453,7 +444,7 @@ static void what_is_left_out_rests_while_the_rest_is_trained(void) {
     CHECK(run->config.weight_decay > 0);
     no_plan();
     for (int t = 1; t <= 2; t++) draw(10 * t, BATCH / 4), update_with(t, 1);
-    leave_out(SHED_COLUMNS, 0, 1);
+    leave_out(0, 1);
     set_plan(1);
     State before = take_state();
     for (int t = 3; t <= 4; t++) draw(10 * t, BATCH / 4), update_with(t, 1);
@@ -473,10 +464,10 @@ static void evaluation_does_not_see_what_steps_leave_out_or_give_away(void) {
     CHECK(targets > 0 && isfinite(plain_loss));
     draw(0, BATCH / 4);
     double dense = step(expected);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 2; i++) {
         no_plan();
-        if (i == 2) plan_moves(5);
-        else leave_out((Shed)i, 0, 5);
+        if (i == 1) plan_moves(5);
+        else leave_out(0, 5);
         set_plan(1);
         double planned = evaluate(run, &again);
         CHECK(planned == plain_loss && again == targets);
@@ -486,7 +477,7 @@ static void evaluation_does_not_see_what_steps_leave_out_or_give_away(void) {
         CHECK(planned == plain_loss && again == targets);
         draw(0, BATCH / 4);
         CHECK(step(found) == before);  // and the plan is still there
-        if (i < 2) CHECK(fabs(before - dense) > 1e-4);
+        if (i == 0) CHECK(fabs(before - dense) > 1e-4);
     }
     no_plan();
 }
@@ -613,7 +604,6 @@ static void run_with(TestModel model) {
         return;
     }
     if (is_masked) RUN_TOGETHER(a_step_without_columns_is_a_dense_step_with_masked_weights);
-    if (is_masked) RUN_TOGETHER(a_step_without_slices_is_a_dense_step_with_masked_weights);
     RUN_TOGETHER(slices_that_others_compute_change_neither_loss_nor_gradients);
     if (is_masked) RUN_TOGETHER(what_stays_of_a_rank_that_gives_may_be_left_out);
     RUN_TOGETHER(slices_have_the_bits_of_their_owners);

@@ -378,7 +378,7 @@ static void resume_between_refreshes(const char* balance, Step* whole, Step* res
 }
 
 CLAIM(a_resumed_run_goes_on_with_its_lists_and_decision) {
-    static const char* const balances[] = {"--balance resize", LLAMA "--balance resize,shed=slices",
+    static const char* const balances[] = {"--balance resize", LLAMA "--balance resize",
                                            "--balance migrate", QWEN "--balance semi,lambda=0"};
     static Step whole[MOST_STEPS], resumed[MOST_STEPS];
     for (int i = 0; i < COUNT(balances); i++) {

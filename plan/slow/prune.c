@@ -108,10 +108,8 @@ int prune_tile(int n, int tile) {
     return tile;
 }
 
-static int step_of(const PruneList* list, int tile) { return list->coarse ? 1 : prune_tile(list->n, tile); }
-
 static int most_of(const PruneList* list, int tile) {
-    int step = step_of(list, tile);
+    int step = prune_tile(list->n, tile);
     return MAX(0, list->n - step) / step * step;
 }
 
@@ -139,15 +137,14 @@ double prune_counts(int* dropped, const PruneList* lists, int n_lists, double ta
         int most = most_of(list, tile);
         due += ratio * (list->n * list->work);
         if (!(list->work > 0)) continue;
-        double part = (due - saved) / list->work;
-        dropped[i] =
-            list->coarse ? (int)MAX(0, MIN(part + 1e-6, most)) : whole_up(part, step_of(list, tile), most, 1e-6);
+        dropped[i] = whole_up((due - saved) / list->work, prune_tile(list->n, tile), most, 1e-6);
         saved += dropped[i] * list->work;
     }
     for (int i = 0; i < n_lists; i++) {
         const PruneList* list = &lists[i];
         if (!(list->work > 0)) continue;
-        int more = whole_up((target - saved) / list->work, step_of(list, tile), most_of(list, tile) - dropped[i], 1e-3);
+        int step = prune_tile(list->n, tile), most = most_of(list, tile);
+        int more = whole_up((target - saved) / list->work, step, most - dropped[i], 1e-3);
         dropped[i] += more;
         saved += more * list->work;
     }

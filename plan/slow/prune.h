@@ -1,4 +1,4 @@
-// prune.h - chooses how many columns, heads or hidden units a resized rank leaves out of its matmuls, and which.
+// prune.h - chooses how many columns a resized rank leaves out of its matmuls, and which.
 //
 // It keeps those whose weights change most, v_j = sum_i |W_now[i][j] - W_ago[i][j]| (Wang et al. 2024, "Accelerating
 // Heterogeneous Tensor Parallelism via Flexible Workload Control", and its released code). The value of a dropped one
@@ -26,16 +26,14 @@ void prune_change(float* change, const float* now, const float* ago, int rows, i
 // Matmuls want widths that are multiples of a tile, so tiles are left out, rounded up to meet the target. Work is in
 // any unit that all lists of a call share.
 
-// A list of things of which some are left out: columns of a linear's input, heads, or hidden units. A list leaves out a
-// multiple of its step, and one step of it stays.
+// The columns of a linear's input. A list leaves out a multiple of its step, and one step of it stays.
 typedef struct PruneList {
     int n;
-    int coarse;   // 1, for heads: the step is 1, rounded down if other lists can absorb the rest
     double work;  // of one of them
 } PruneList;
 
-// The step of a list of n that is not coarse: `tile`, a power of 2; if that makes fewer than 4 steps, its greatest
-// divisor that makes 4, or 1.
+// The step of a list of n: `tile`, a power of 2; if that makes fewer than 4 steps, its greatest divisor that makes 4,
+// or 1.
 int prune_tile(int n, int tile);
 // The most work that can be left out.
 double prune_most(const PruneList* lists, int n_lists, int tile);

@@ -13,7 +13,6 @@ typedef struct SublayerWork {
     int stay, taken;
     int K;                // columns of Column
     int columns;          // own channels of Row: those of `stay`, less those that are left out
-    const int* rows;      // (stay) which of its own units; NULL: the first ones
     const int* kept_in;   // (K) which columns of Column are computed; NULL: all
     const int* place_in;  // (C) the inverse of kept_in: the place of a column in it, or -1
     // Which channels of Row are computed, first `columns` of its own, then those of the units taken; NULL: the first
@@ -169,15 +168,6 @@ static void copy_strip(const Model* m, const Strip* to, const Strip* from, DType
 
 // ---- this rank's own, to the compact slab; and its gradients back, 0 for what was not computed of rows that were
 
-// Units of a list; NULL: the first n.
-static void exchange_rows(const Model* m, const Strip* own, const Strip* here, const int* units, int n, int back,
-                          DType dt) {
-    int elems = here->rows * here->cols / n;
-    if (!units) copy_strip(m, back ? own : here, back ? here : own, dt);
-    else if (back) m->k->ranks->scatter_rows(own->at, here->at, units, n, elems, elems, elems, dt, m->s);
-    else m->k->ranks->gather_rows(here->at, own->at, units, n, elems, elems, elems, dt, m->s);
-}
-
 // Columns of a list, which lie tight before they have their place beside those of other ranks; place: its inverse.
 static void exchange_columns(const Model* m, const Strip* own, const Strip* here, const int* kept, const int* place,
                              int back, DType dt) {
@@ -206,7 +196,7 @@ static void exchange_own(const Model* m, SublayerId id, int l, int back) {
                 exchange_columns(m, &own[i], &here[i], w->kept_out, w->place_out, back, dt);
             else if (part == ROWS && w->kept_in)
                 exchange_columns(m, &own[i], &here[i], w->kept_in, w->place_in, back, dt);
-            else exchange_rows(m, &own[i], &here[i], part == COLUMNS ? NULL : w->rows, w->stay, back, dt);
+            else copy_strip(m, back ? &own[i] : &here[i], back ? &here[i] : &own[i], dt);
     }
 }
 
@@ -354,10 +344,9 @@ void work_end(Model* m) {
 
 // ---- memory
 
-// One after another: kept_in, place_in (C); rows, kept_out, source_out (most); place_out (own).
+// One after another: kept_in, place_in (C); kept_out, source_out (most); place_out (own).
 static size_t list_ints(const Work* work, int id) {
-    size_t most = (size_t)work->most[id], span = (size_t)work->span[id];
-    return 2 * (size_t)work->C + most + 2 * most * span + (size_t)work->own[id] * span;
+    return 2 * (size_t)work->C + (size_t)((2 * work->most[id] + work->own[id]) * work->span[id]);
 }
 
 static Work dimensions(const Model* m, const WorkNeeds* needs) {
@@ -433,39 +422,28 @@ static const int* invert(Work* work, int n, const int* kept, int n_kept) {
     return on_device(work, place);
 }
 
-static const int* copy_list(Work* work, const IndexList* list) {
-    return on_device(work, memcpy(new_list(work, list->n), list->index, (size_t)list->n * sizeof *list->index));
-}
-
 // Columns of the input of a column-parallel linear.
 static void cut_inputs(Work* work, SublayerWork* w, const IndexList* columns) {
     w->K = columns->n;
-    w->kept_in = copy_list(work, columns);
+    w->kept_in = on_device(work, memcpy(new_list(work, w->K), columns->index, (size_t)w->K * sizeof(int)));
     w->place_in = invert(work, work->C, columns->index, columns->n);
 }
 
-// Columns of Row, of `span` channels for each entry. Of units that go altogether the block computes nothing; otherwise
-// it computes all channels and the linear uses these.
-static void cut_outputs(Work* work, SublayerId id, SublayerWork* w, const IndexList* list, int units_go) {
-    int unit = work->span[id], span = units_go ? unit : 1, n = list->n * span;
-    int *kept = new_list(work, n + w->taken * unit), all = n + w->taken * unit;
-    for (int j = 0; j < n; j++) kept[j] = list->index[j / span] * span + j % span;
-    for (int j = n; j < all; j++) kept[j] = w->stay * unit + j - n;
+// Columns of Row: the block computes all channels, and the linear uses these and those of the units taken.
+static void cut_outputs(Work* work, SublayerId id, SublayerWork* w, const IndexList* columns) {
+    int span = work->span[id], n = columns->n, all = n + w->taken * span, *kept = new_list(work, all);
+    memcpy(kept, columns->index, (size_t)n * sizeof *kept);
+    for (int j = n; j < all; j++) kept[j] = w->stay * span + j - n;
     w->columns = n;
-    w->kept_out = on_device(work, kept), w->place_out = invert(work, work->own[id] * unit, kept, n);
-    if (units_go) w->rows = copy_list(work, list), w->stay = list->n;
-    else w->source_out = invert(work, (w->stay + w->taken) * unit, kept, all);
+    w->kept_out = on_device(work, kept), w->place_out = invert(work, work->own[id] * span, kept, n);
+    w->source_out = invert(work, (w->stay + w->taken) * span, kept, all);
 }
 
 // Units that others gave to this rank need all columns of the input, so nothing is left out of it then.
-static void leave_out(Work* work, SublayerId id, SublayerWork* w, const PrunedLayer* kept, Shed shed) {
+static void leave_out(Work* work, SublayerId id, SublayerWork* w, const PrunedLayer* kept) {
     const IndexList *in = &kept->columns[column_linear(id)], *out = &kept->columns[row_linear(id)];
-    if (shed == SHED_SLICES) {
-        if (kept->units[id].n != w->stay) cut_outputs(work, id, w, &kept->units[id], 1);
-        return;
-    }
     if (in->n != work->C && w->taken == 0) cut_inputs(work, w, in);
-    if (out->n != w->stay * work->span[id]) cut_outputs(work, id, w, out, 0);
+    if (out->n != w->stay * work->span[id]) cut_outputs(work, id, w, out);
 }
 
 void work_set(Model* m, const WorkPlan* plan) {
@@ -481,7 +459,7 @@ void work_set(Model* m, const WorkPlan* plan) {
         SublayerId id = (SublayerId)(i % N_SUBLAYERS);
         int stay = work->own[id] - units_of(given, id);
         SublayerWork w = {.stay = stay, .taken = units_of(taken, id), .K = work->C, .columns = stay * work->span[id]};
-        if (plan->kept) leave_out(work, id, &w, &plan->kept[i / N_SUBLAYERS], plan->shed);
+        if (plan->kept) leave_out(work, id, &w, &plan->kept[i / N_SUBLAYERS]);
         w.differs = stay < work->own[id] || w.taken > 0 || w.kept_in || w.kept_out;
         work->differs |= w.differs;
         work->cut |= w.kept_in || w.kept_out;
@@ -531,7 +509,7 @@ Linear work_linear(const Model* m, LinearId id, int l) {
     linear.w = weights.part[COLUMNS], linear.dw = (float*)grads.part[COLUMNS];
     linear.K = weights.stride;
     linear.width = weights.total * work->span[sub];
-    if (now->source_out) linear.kept = now->kept_out, linear.source = now->source_out;
+    linear.kept = now->kept_out, linear.source = now->source_out;
     return linear;
 }
 

@@ -1,5 +1,5 @@
 // work.h - what this rank computes of the four linears of every layer in a step. Usually what it owns. A slow rank may
-// leave columns or whole slices out (resizing), or give slices away to other ranks of its tensor-parallel group
+// leave columns of their inputs out (resizing), or give slices away to other ranks of its tensor-parallel group
 // (migration); a helper computes more than it owns.
 //
 // A slice is a unit of a sublayer (run/model/model.h): hidden unit k is row k of each run of FC with its bias and
@@ -40,7 +40,6 @@ int work_units(const Model* m, SublayerId id, int l);
 
 // ---- what is left out
 
-typedef enum Shed { SHED_COLUMNS, SHED_SLICES } Shed;  // K-resizing as published; whole slices, our own variant
 enum { WORK_TILE = 16 };  // columns and hidden units are left out in multiples of it
 
 // Ascending indices in host memory.
@@ -49,19 +48,16 @@ typedef struct IndexList {
     int* index;
 } IndexList;
 
-// One layer's. SHED_COLUMNS: columns[i] of the input of linear i, counted after slices that are given away are gone;
-// SHED_SLICES: units of each sublayer, counted from this rank's first, of those that stay. n = all of them: nothing is
-// left out.
+// One layer's: columns[i] of the input of linear i that are kept, counted after slices that are given away are gone.
+// n = all of them: nothing is left out.
 typedef struct PrunedLayer {
     IndexList columns[N_LINEARS];
-    IndexList units[N_SUBLAYERS];
 } PrunedLayer;
 
 // What all ranks of the group do from the next work_begin on: the same moves on all ranks, and each its own lists.
 typedef struct WorkPlan {
     int active;    // 0: this rank computes what it owns
     int of_group;  // 0: so do all ranks of the group; the same on all of them
-    Shed shed;
     int n_moves;
     Move moves[2 * MOST_TP];
     const PrunedLayer* kept;  // (L); NULL: nothing is left out

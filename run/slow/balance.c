@@ -250,7 +250,7 @@ static void find_fixed(Run* run) {
     Balance* b = run->balance;
     int N = MIN(run->settled.capacity, run->config.batch_tokens);
     SliceCount own = {m->shape.kv_heads, m->shape.hidden};
-    WorkPlan whole = {0}, resized = {.shed = b->own->plan.shed};
+    WorkPlan whole = {0}, resized = {0};
     LinearTime all = {INFINITY, INFINITY}, some = all;
     double fixed = 0, gathering = 0;
     resized.kept = pruner_choose(b->pruner, m, 0.75, own, 0);
@@ -278,11 +278,9 @@ WorkNeeds balance_needs(const Model* m, const Balance* b) {
 }
 
 static void open_stage(Run* run, int s, int ranks) {
-    const Config* c = &run->config;
     const Model* m = &run->model;
     StageBalance* x = &run->balance->stage[s];
     x->first_rank = s * (m->world->size / run->balance->stages);
-    x->plan.shed = (Shed)config_choice(c, "--balance shed");
     if (speeds_start(&x->speeds, ranks, &run->balance->arena))
         die("no memory for what is known of %d ranks", m->world->size);
     if (!m->tp || run->strategies) return;
@@ -348,7 +346,7 @@ void balance_ready(Run* run) {
     if (!m->ranks->work || run->strategies) return;
     if (b->setting.mode != BALANCE_RESIZE) find_move_cost(run);
     if (b->setting.mode != BALANCE_MIGRATE && !b->keeps)
-        b->pruner = pruner_open(m, b->own->plan.shed, (Priority)config_choice(c, "--balance priority"),
+        b->pruner = pruner_open(m, (Priority)config_choice(c, "--balance priority"),
                                 !strcmp(c->ratios, "layers"), (uint64_t)c->seed);
     if (b->pruner) find_fixed(run);
     if (c->resume) balance_take_up(run);

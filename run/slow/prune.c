@@ -1,5 +1,5 @@
-// prune.c - see balance.h. Values and lists are arrays (L,n), one for each kind of list that the Shed has. Behind a
-// list stands all that others compute: both together were computed, so a refresh measures them.
+// prune.c - see balance.h. Values and lists are arrays (L,n), one for each of the four linears. Behind a list stands
+// all that others compute: both together were computed, so a refresh measures them.
 #include "run/slow/balance.h"
 #include "plan/base/base.h"
 
@@ -9,22 +9,16 @@
 
 #include "run/run.h"
 
-// Lists of columns have the numbers of LinearId; behind them come those of units, one for each sublayer.
-enum { LIST_UNITS = N_LINEARS, N_LISTS = N_LINEARS + N_SUBLAYERS };
-
-static const char* const list_names[N_LISTS] = {"qkv", "attproj", "fc", "fcproj", "heads", "units"};
+static const char* const list_names[N_LINEARS] = {"qkv", "attproj", "fc", "fcproj"};
 static const char prefix[] = "pruned.";  // of a list's name in a checkpoint
 static ParamId matrix_of(int linear) { return sublayers[linear / 2].weight[linear % 2]; }
 
-// The lists of a Shed, half by half of a block. The narrower linear comes first: what it cannot leave out, or leaves
-// out too much, the other one makes up for in finer steps.
-static const int ids_of[][N_LINEARS] = {
-    [SHED_COLUMNS] = {LINEAR_ATTPROJ, LINEAR_QKV, LINEAR_FCPROJ, LINEAR_FC},
-    [SHED_SLICES] = {LIST_UNITS + ATTENTION, LIST_UNITS + MLP},
-};
+// Half by half of a block, the narrower linear first: what it cannot leave out, or leaves out too much, the other one
+// makes up for in finer steps.
+static const LinearId order[N_LINEARS] = {LINEAR_ATTPROJ, LINEAR_QKV, LINEAR_FCPROJ, LINEAR_FC};
 
 typedef struct List {
-    int id;        // a LinearId, or LIST_UNITS and a SublayerId
+    LinearId id;
     int n;         // of this rank
     int stay;      // that it has not given away: the first ones
     float* value;  // (L,n)
@@ -33,7 +27,6 @@ typedef struct List {
 
 struct Pruner {
     Model* model;
-    Shed shed;
     Priority priority;
     int by_layer;
     uint64_t seed;
@@ -41,23 +34,22 @@ struct Pruner {
     int known;     // `ago` holds weights
     int left_out;  // in any layer
     Arena arena;
-    int n_lists;
-    List lists[N_LINEARS];
+    List lists[N_LINEARS];       // in that order
     PruneList sizes[N_LINEARS];  // of each: how many stay, and their work
     PrunedLayer* layers;
-    char* ago;            // weights of the last refresh, layer by layer
-    float *now, *then;    // of one linear
-    float *change, *sum;  // of one list; of the columns of one linear
+    char* ago;          // weights of the last refresh, layer by layer
+    float *now, *then;  // of one linear
+    float* change;      // of one list
     int* scratch;
     double *ratio, *mass;  // (L)
 };
 
 // ---- memory
 
-// Of list i: things of which this rank has so many where it has so many units.
-static int list_length(const Model* m, int i, const int units[N_SUBLAYERS]) {
-    if (i >= LIST_UNITS) return units[i - LIST_UNITS];
-    return is_column((LinearId)i) ? m->shape.C : units[i / 2] * unit_columns(&m->shape, (SublayerId)(i / 2));
+// Columns of a linear's input where this rank has so many units.
+static int list_length(const Model* m, LinearId id, SliceCount units) {
+    int n = sublayer_of(id) == ATTENTION ? units.heads : units.hidden;
+    return is_column(id) ? m->shape.C : n * unit_columns(&m->shape, sublayer_of(id));
 }
 
 static size_t layer_elems(const Model* m) {
@@ -67,25 +59,22 @@ static size_t layer_elems(const Model* m) {
 }
 
 // As callers see it: ascending those of `stay` that are kept, and behind these, which they do not see, stay .. n.
-static IndexList* kept_list(const Pruner* k, const List* list, int l) {
-    PrunedLayer* layer = &k->layers[l];
-    return list->id < LIST_UNITS ? &layer->columns[list->id] : &layer->units[list->id - LIST_UNITS];
-}
+static IndexList* kept_list(const Pruner* k, const List* list, int l) { return &k->layers[l].columns[list->id]; }
 
 // For the lists of k, which are empty so far. Ends the program where there is none.
 static void take_memory(Pruner* k, const Model* m) {
     char err[ERR_BYTES];
     Arena* a = &k->arena;
     size_t L = (size_t)m->shape.L, matrix = 0, widest = 0, n = 0;
-    const int own[N_SUBLAYERS] = {m->shape.kv_heads, m->shape.hidden};
+    const SliceCount own = {m->shape.kv_heads, m->shape.hidden};
     for (int id = 0; id < N_LINEARS; id++) {
         ParamTensor t = shape_param(&m->shape, matrix_of(id), 0);
         matrix = MAX(matrix, t.elems);
         widest = MAX(widest, (size_t)t.cols);
     }
-    for (int i = 0; i < k->n_lists; i++) {
+    for (int i = 0; i < N_LINEARS; i++) {
         List* list = &k->lists[i];
-        list->id = ids_of[k->shed][i];
+        list->id = order[i];
         list->n = list->stay = list_length(m, list->id, own);
         list->value = TAKE(a, float, L*(size_t)list->n);
         list->kept = TAKE(a, float, L*(size_t)list->n);
@@ -95,13 +84,12 @@ static void take_memory(Pruner* k, const Model* m) {
     int* lists = TAKE(a, int, L* n);
     k->ago = TAKE(a, char, L* layer_elems(m) * dtype_bytes(m->dt));
     k->now = TAKE(a, float, matrix), k->then = TAKE(a, float, matrix);
-    k->change = TAKE(a, float, widest), k->sum = TAKE(a, float, widest);
-    k->scratch = TAKE(a, int, widest);
+    k->change = TAKE(a, float, widest), k->scratch = TAKE(a, int, widest);
     k->ratio = TAKE(a, double, L), k->mass = TAKE(a, double, L);
     if (arena_check(a, err)) die("older weights and lists: %s", err);
     memset(k->ago, 0, L * layer_elems(m) * dtype_bytes(m->dt));
     memset(k->layers, 0, L * sizeof *k->layers);
-    for (List* list = k->lists; list < k->lists + k->n_lists; list++)
+    for (List* list = k->lists; list < k->lists + N_LINEARS; list++)
         for (int l = 0; l < k->L; l++, lists += list->n) kept_list(k, list, l)->index = lists;
 }
 
@@ -116,14 +104,13 @@ static void end_list(Pruner* k, const List* list, int l, int n_kept) {
     k->left_out |= n_kept < list->stay;
 }
 
-Pruner* pruner_open(Model* m, Shed shed, Priority priority, int by_layer, uint64_t seed) {
+Pruner* pruner_open(Model* m, Priority priority, int by_layer, uint64_t seed) {
     Pruner* k = (Pruner*)calloc(1, sizeof *k);
     if (!k) die("no memory for lists of what is left out");
-    k->model = m, k->shed = shed, k->priority = priority, k->by_layer = by_layer, k->seed = seed;
+    k->model = m, k->priority = priority, k->by_layer = by_layer, k->seed = seed;
     k->L = m->shape.L, k->C = m->shape.C;
-    k->n_lists = shed == SHED_COLUMNS ? N_LINEARS : N_SUBLAYERS;
     take_memory(k, m);
-    for (List* list = k->lists; list < k->lists + k->n_lists; list++)
+    for (List* list = k->lists; list < k->lists + N_LINEARS; list++)
         for (int l = 0; l < k->L; l++) {
             prune_start(values_of(list, l), list->n);
             for (int j = 0; j < list->n; j++) kept_list(k, list, l)->index[j] = j;
@@ -152,40 +139,13 @@ static ParamTensor fetch(Pruner* k, const Model* m, LinearId id, int l) {
     return t;
 }
 
-// change (n) += of things of so many rows each, from row `first` on.
-static void add_rows(Pruner* k, int n, int rows, int first) {
-    for (int i = 0; i < n; i++) {
-        size_t at = (size_t)(first + i * rows) * (size_t)k->C;
-        float sum;
-        prune_change(&sum, k->now + at, k->then + at, rows * k->C, 1);
-        k->change[i] += sum;
-    }
-}
-
-// Of all things of a list: columns of a matrix, or units with rows of one and columns of another.
-static void find_change(Pruner* k, const Model* m, const List* list, int l) {
-    int columns = 1, first = 0;
-    LinearId id = (LinearId)list->id;
-    memset(k->change, 0, (size_t)list->n * sizeof *k->change);
-    if (list->id >= LIST_UNITS) {
-        SublayerId sub = (SublayerId)(list->id - LIST_UNITS);
-        Runs rows = unit_rows(&m->shape, sub, 1);
-        fetch(k, m, column_linear(sub), l);
-        for (int run = 0; run < rows.n; first += list->n * rows.size[run++])
-            add_rows(k, list->n, rows.size[run], first);
-        columns = unit_columns(&m->shape, sub), id = row_linear(sub);
-    }
-    ParamTensor t = fetch(k, m, id, l);
-    prune_change(k->sum, k->now, k->then, t.rows, list->n * columns);
-    for (int j = 0; j < list->n * columns; j++) k->change[j / columns] += k->sum[j];
-}
-
 static void learn(Pruner* k, Model* m) {
     for (int l = 0; l < k->L; l++) {
         zero_use_layer(m, l, 0);
-        for (List* list = k->lists; list < k->lists + k->n_lists; list++) {
+        for (List* list = k->lists; list < k->lists + N_LINEARS; list++) {
             const IndexList* kept = kept_list(k, list, l);
-            find_change(k, m, list, l);
+            ParamTensor t = fetch(k, m, list->id, l);
+            prune_change(k->change, k->now, k->then, t.rows, list->n);
             if (k->known)
                 prune_learn(values_of(list, l), k->change, list->n, kept->index, kept->n + list->n - list->stay);
         }
@@ -197,13 +157,11 @@ static void learn(Pruner* k, Model* m) {
 
 static PruneList prune_list(const Pruner* k, const List* list) {
     const Shape* shape = &k->model->shape;
-    int is_unit = list->id >= LIST_UNITS;
-    SublayerId id = (SublayerId)(is_unit ? list->id - LIST_UNITS : list->id / 2);
+    SublayerId id = sublayer_of(list->id);
     int rows = runs_sum(unit_rows(shape, id, 1)), columns = unit_columns(shape, id);
-    double work = k->C;  // of a column of Row
-    if (is_unit) work = (double)(rows + columns) * k->C;
-    else if (is_column((LinearId)list->id)) work = (double)(list[-1].stay / columns) * rows;  // behind its Row
-    return (PruneList){list->stay, list->id == LIST_UNITS + ATTENTION, work};
+    double work = k->C;                                                        // of a column of Row
+    if (is_column(list->id)) work = (double)(list[-1].stay / columns) * rows;  // behind its Row
+    return (PruneList){list->stay, work};
 }
 
 static double total_work(const PruneList* lists, int n) {
@@ -215,10 +173,10 @@ static double total_work(const PruneList* lists, int n) {
 // ratio (L) = what each layer is to leave out of its work. A layer that hardly changed counts as a thousandth of the
 // mean: its weight is a divisor.
 static void find_ratios(Pruner* k, double gamma) {
-    double sum = 0, most = prune_most(k->sizes, k->n_lists, WORK_TILE) / MAX(1, total_work(k->sizes, k->n_lists));
+    double sum = 0, most = prune_most(k->sizes, N_LINEARS, WORK_TILE) / MAX(1, total_work(k->sizes, N_LINEARS));
     for (int l = 0; l < k->L; l++) {
         k->ratio[l] = gamma, k->mass[l] = 0;
-        for (const List* list = k->lists; list < k->lists + k->n_lists; list++)
+        for (const List* list = k->lists; list < k->lists + N_LINEARS; list++)
             for (int j = 0; j < list->n; j++) k->mass[l] += (double)values_of(list, l)[j];
         sum += k->mass[l];
     }
@@ -229,10 +187,9 @@ static void find_ratios(Pruner* k, double gamma) {
 // ---- a refresh
 
 static void set_stay(Pruner* k, SliceCount stay) {
-    const int units[N_SUBLAYERS] = {stay.heads, stay.hidden};
-    for (int i = 0; i < k->n_lists; i++) {
+    for (int i = 0; i < N_LINEARS; i++) {
         List* list = &k->lists[i];
-        list->stay = list_length(k->model, list->id, units);
+        list->stay = list_length(k->model, list->id, stay);
         if (list->stay < 0 || list->stay > list->n) die("%d of %d %s stay", list->stay, list->n, list_names[list->id]);
         k->sizes[i] = prune_list(k, list);
     }
@@ -241,16 +198,16 @@ static void set_stay(Pruner* k, SliceCount stay) {
 // Chooses the lists of layer l, given how much more than their part those before it left out; returns the same for the
 // next.
 static double choose_layer(Pruner* k, int l, double ahead, uint64_t seed) {
-    int dropped[N_LINEARS], half = k->shed == SHED_COLUMNS && !k->by_layer ? 2 : k->n_lists;
-    for (int i = 0; i < k->n_lists; i += half) {
+    int dropped[N_LINEARS], half = k->by_layer ? N_LINEARS : 2;
+    for (int i = 0; i < N_LINEARS; i += half) {
         double target = k->ratio[l] * total_work(&k->sizes[i], half) - (k->by_layer ? ahead : 0);
         ahead = prune_counts(&dropped[i], &k->sizes[i], half, target, WORK_TILE) - target;
     }
-    for (int i = 0; i < k->n_lists; i++) {
+    for (int i = 0; i < N_LINEARS; i++) {
         List* list = &k->lists[i];
         int n_kept = list->stay - dropped[i];
         prune_choose(kept_list(k, list, l)->index, n_kept, values_of(list, l), list->stay, k->priority,
-                     hash64(seed ^ (uint64_t)(l * N_LISTS + list->id)), k->scratch);
+                     hash64(seed ^ (uint64_t)(l * N_LINEARS + list->id)), k->scratch);
         end_list(k, list, l, n_kept);
     }
     return ahead;
@@ -270,7 +227,7 @@ const PrunedLayer* pruner_layers(const Pruner* k) { return k->left_out ? k->laye
 
 double pruner_left_out(const Pruner* k) {
     double all = 0, kept = 0;
-    for (int i = 0; i < k->n_lists; i++) {
+    for (int i = 0; i < N_LINEARS; i++) {
         all += k->L * k->sizes[i].n * k->sizes[i].work;
         for (int l = 0; l < k->L; l++) kept += kept_list(k, &k->lists[i], l)->n * k->sizes[i].work;
     }
@@ -288,7 +245,7 @@ static SafeTensor describe(const Pruner* k, const List* list, const char* what, 
 
 int pruner_tensors(const Pruner* k, SafeTensor tensors[PRUNER_TENSORS]) {
     int n = 0;
-    for (const List* list = k->lists; list < k->lists + k->n_lists && k->left_out; list++) {
+    for (const List* list = k->lists; list < k->lists + N_LINEARS && k->left_out; list++) {
         for (int l = 0; l < k->L; l++) {
             float* kept = kept_of(list, l);
             memset(kept, 0, (size_t)list->n * sizeof *kept);
@@ -334,7 +291,7 @@ int pruner_load(Pruner* k, const SafeTensors* file, SliceCount stay, Err err) {
     for (int i = 0; i < file->n; i++) has_lists |= !strncmp(file->tensors[i].name, prefix, sizeof prefix - 1);
     if (!has_lists) return 0;
     set_stay(k, stay);
-    for (List* list = k->lists; list < k->lists + k->n_lists; list++) {
+    for (List* list = k->lists; list < k->lists + N_LINEARS; list++) {
         if (read_tensor(k, list, "value", list->value, file, err) ||
             read_tensor(k, list, "kept", list->kept, file, err))
             return -1;
