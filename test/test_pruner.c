@@ -101,13 +101,13 @@ static uint64_t hash_lists(const Pruner* k, Model* m) {
 CLAIM(lists_follow_the_changes_of_columns) {
     for (int i = 0; i < 2 * N_ARCHS; i++) {
         Model m = make_model(i / 2, 3, 128, 4, i % 2 ? DT_BF16 : DT_F32);
-        Pruner* k = pruner_open(&m, PRIORITY_CHANGE, 0, 1);
-        CHECK(pruner_layers(k) == NULL && pruner_choose(k, &m, 0, all_of(&m), 0) == NULL && pruner_left_out(k) == 0);
+        Pruner* k = pruner_open(&m, 0);
+        CHECK(pruner_layers(k) == NULL && pruner_choose(k, &m, 0, all_of(&m)) == NULL && pruner_left_out(k) == 0);
         for (int l = 0; l < 3; l++)
             for (int id = 0; id < N_LINEARS; id++)
                 for (int c = 0, K = columns_of(&m, id, all_of(&m)); c < K; c++)
                     add_column(&m, id, l, c, (float)(c * 5 % K) * (l == 1 ? -1 : 1) / 64);
-        const PrunedLayer* layers = pruner_choose(k, &m, 0.5, all_of(&m), 20);
+        const PrunedLayer* layers = pruner_choose(k, &m, 0.5, all_of(&m));
         CHECK(layers != NULL && layers == pruner_layers(k) && pruner_left_out(k) == 0.5);
         for (int l = 0; l < 3 && layers; l++)
             for (int id = 0; id < N_LINEARS; id++) {
@@ -123,13 +123,13 @@ CLAIM(lists_follow_the_changes_of_columns) {
 
 CLAIM(a_change_counts_for_one_refresh) {
     Model m = make_model(ARCH_GPT2, 1, 128, 4, DT_F32);
-    Pruner* k = pruner_open(&m, PRIORITY_CHANGE, 0, 1);
-    pruner_choose(k, &m, 0, all_of(&m), 0);
+    Pruner* k = pruner_open(&m, 0);
+    pruner_choose(k, &m, 0, all_of(&m));
     for (int c = 64; c < 128; c++) add_column(&m, LINEAR_FC, 0, c, 10);
-    const PrunedLayer* layers = pruner_choose(k, &m, 0, all_of(&m), 1);
+    const PrunedLayer* layers = pruner_choose(k, &m, 0, all_of(&m));
     CHECK(layers == NULL);
     for (int c = 32; c < 96; c++) add_column(&m, LINEAR_FC, 0, c, 1);
-    layers = pruner_choose(k, &m, 0.5, all_of(&m), 2);
+    layers = pruner_choose(k, &m, 0.5, all_of(&m));
     const IndexList* list = &layers->columns[LINEAR_FC];
     CHECK(list->n == 64 && list->index[0] == 32 && list->index[63] == 95);
     close_both(k, &m);
@@ -139,14 +139,14 @@ CLAIM(a_change_counts_for_one_refresh) {
 static void check_what_is_measured(int arch) {
     Model m = make_model(arch, 1, 128, 4, DT_F32);
     for (int c = 0; c < 256; c++) add_column(&m, LINEAR_FCPROJ, 0, c, (float)c);  // which is no change
-    Pruner* k = pruner_open(&m, PRIORITY_CHANGE, 0, 1);
-    pruner_choose(k, &m, 0, all_of(&m), 0);
+    Pruner* k = pruner_open(&m, 0);
+    pruner_choose(k, &m, 0, all_of(&m));
     SliceCount stay = {1, 192};
-    const PrunedLayer* layers = pruner_choose(k, &m, 0.5, stay, 1);  // nothing changed: the first ones are kept
+    const PrunedLayer* layers = pruner_choose(k, &m, 0.5, stay);  // nothing changed: the first ones are kept
     const IndexList* list = &layers->columns[LINEAR_FCPROJ];
     CHECK(list->n == 96 && list->index[95] == 95 && layers->columns[LINEAR_ATTPROJ].n == 16 * query_heads(&m));
     for (int c = 0; c < 256; c++) add_column(&m, LINEAR_FCPROJ, 0, c, c < 96 ? 2 : c < 192 ? 1000 : 10);
-    layers = pruner_choose(k, &m, 0.5, all_of(&m), 2);
+    layers = pruner_choose(k, &m, 0.5, all_of(&m));
     list = &layers->columns[LINEAR_FCPROJ];
     for (int i = 0; i < 128; i++) CHECK(list->index[i] == (i < 64 ? i : i + 128));
     close_both(k, &m);
@@ -154,31 +154,6 @@ static void check_what_is_measured(int arch) {
 
 CLAIM(only_what_is_computed_is_measured) {
     for (int arch = 0; arch < N_ARCHS; arch++) check_what_is_measured(arch);
-}
-
-CLAIM(random_and_inverse_are_options) {
-    Model m = make_model(ARCH_GPT2, 2, 128, 4, DT_F32);
-    Pruner *random = pruner_open(&m, PRIORITY_RANDOM, 0, 1), *inverse = pruner_open(&m, PRIORITY_INVERSE, 0, 1);
-    pruner_choose(random, &m, 0, all_of(&m), 0);
-    pruner_choose(inverse, &m, 0, all_of(&m), 0);
-    for (int c = 0; c < 128; c++) add_column(&m, LINEAR_QKV, 0, c, (float)c);
-    const PrunedLayer* layers = pruner_choose(inverse, &m, 0.5, all_of(&m), 1);
-    CHECK(layers->columns[LINEAR_QKV].n == 64 && layers->columns[LINEAR_QKV].index[63] == 63);
-    layers = pruner_choose(random, &m, 0.5, all_of(&m), 1);
-    CHECK(memcmp(layers[0].columns[LINEAR_QKV].index, layers[1].columns[LINEAR_QKV].index, 64 * sizeof(int)) != 0);
-    CHECK(memcmp(layers[0].columns[LINEAR_QKV].index, layers[0].columns[LINEAR_FC].index, 64 * sizeof(int)) != 0);
-    uint64_t first = hash_lists(random, &m);
-    pruner_choose(random, &m, 0.5, all_of(&m), 2);
-    CHECK(hash_lists(random, &m) != first);
-    pruner_choose(random, &m, 0.5, all_of(&m), 1);
-    CHECK(hash_lists(random, &m) == first);
-    Pruner* other = pruner_open(&m, PRIORITY_RANDOM, 0, 2);
-    pruner_choose(other, &m, 0.5, all_of(&m), 1);
-    CHECK(hash_lists(other, &m) != first);
-    pruner_close(random);
-    pruner_close(inverse);
-    pruner_close(other);
-    free_model(&m);
 }
 
 // ---- how much
@@ -213,8 +188,8 @@ static void check_saved(Saved s, double gamma) {
     CHECK(s.out <= least + s.tile);
 }
 
-static void check_amount(Pruner* k, Model* m, int by_layer, double gamma, SliceCount stay, int64_t step) {
-    const PrunedLayer* layers = pruner_choose(k, m, gamma, stay, step);
+static void check_amount(Pruner* k, Model* m, int by_layer, double gamma, SliceCount stay) {
+    const PrunedLayer* layers = pruner_choose(k, m, gamma, stay);
     Saved sum = {0, 0, 0, 0};
     CHECK((layers != NULL) == (gamma > 0) && (layers || pruner_left_out(k) == 0));
     if (!layers) return;
@@ -233,11 +208,11 @@ CLAIM(what_is_left_out_meets_gamma_within_a_tile) {
     for (int kind = 0; kind < 2 * N_ARCHS; kind++) {
         int by_layer = kind & 1, arch = kind / 2;
         Model m = make_model(arch, 4, 128, 4, DT_F32);
-        Pruner* k = pruner_open(&m, PRIORITY_CHANGE, by_layer, 1);
+        Pruner* k = pruner_open(&m, by_layer);
         for (int i = 0; i < 100; i++) {
             double gamma = i % 16 == 0 ? 0 : random_uniform(3, (uint64_t)i);
             if (i % 16 == 8) gamma = 1;
-            check_amount(k, &m, by_layer, gamma, stays[i % COUNT(stays)], i);
+            check_amount(k, &m, by_layer, gamma, stays[i % COUNT(stays)]);
             train(&m, (uint64_t)i);
             if (test_failures_in_claim) {
                 printf("    %s:%s gamma %g, %d heads\n", arch_table[arch].name, by_layer ? " by layer," : "", gamma,
@@ -252,11 +227,11 @@ CLAIM(what_is_left_out_meets_gamma_within_a_tile) {
 CLAIM(layers_that_change_more_leave_out_less) {
     for (int arch = 0; arch < N_ARCHS; arch++) {
         Model m = make_model(arch, 4, 128, 4, DT_F32);
-        Pruner* k = pruner_open(&m, PRIORITY_CHANGE, 1, 1);
+        Pruner* k = pruner_open(&m, 1);
         double share[4];
-        pruner_choose(k, &m, 0, all_of(&m), 0);
+        pruner_choose(k, &m, 0, all_of(&m));
         train(&m, 1);  // layer l changes by 1 + l
-        const PrunedLayer* layers = pruner_choose(k, &m, 0.4, all_of(&m), 1);
+        const PrunedLayer* layers = pruner_choose(k, &m, 0.4, all_of(&m));
         for (int l = 0; l < 4; l++) {
             Saved s = plus(of_half(&m, &layers[l], 0, all_of(&m)), of_half(&m, &layers[l], 1, all_of(&m)));
             share[l] = s.out / s.all;
@@ -273,12 +248,12 @@ static SliceCount staying(Model* m) { return (SliceCount){m->shape.kv_heads - 1,
 
 // A few refreshes, the last of which leaves something out and has given something away.
 static Pruner* lived(Model* m, uint64_t seed) {
-    Pruner* k = pruner_open(m, PRIORITY_CHANGE, 1, 1);
+    Pruner* k = pruner_open(m, 1);
     for (int step = 0; step < 4; step++) {
-        pruner_choose(k, m, 0.3, staying(m), step);
+        pruner_choose(k, m, 0.3, staying(m));
         train(m, seed + (uint64_t)step);
     }
-    pruner_choose(k, m, 0.4, staying(m), 4);
+    pruner_choose(k, m, 0.4, staying(m));
     return k;
 }
 
@@ -300,7 +275,7 @@ CLAIM(a_checkpoint_brings_back_values_and_lists) {
     for (int kind = 0; kind < 2 * N_ARCHS; kind++) {
         Model m = make_model(kind / 2, 3, 128, 4, kind & 1 ? DT_BF16 : DT_F32);
         SafeTensor tensors[PRUNER_TENSORS];
-        Pruner *k = lived(&m, 1), *again = pruner_open(&m, PRIORITY_CHANGE, 1, 1);
+        Pruner *k = lived(&m, 1), *again = pruner_open(&m, 1);
         SafeTensors file = file_of(k, tensors);
         CHECK(file.n > 0 && pruner_load(again, &file, staying(&m), err) == 0);
         CHECK(pruner_layers(again) != NULL && pruner_left_out(again) == pruner_left_out(k));
@@ -308,11 +283,11 @@ CLAIM(a_checkpoint_brings_back_values_and_lists) {
             CHECK(hash_lists(k, &m) == hash_lists(again, &m));
             train(&m, (uint64_t)step);
             double gamma = step == 7 ? 0 : 0.5;
-            pruner_choose(k, &m, gamma, all_of(&m), step);
-            pruner_choose(again, &m, gamma, all_of(&m), step);
+            pruner_choose(k, &m, gamma, all_of(&m));
+            pruner_choose(again, &m, gamma, all_of(&m));
         }
         CHECK(holds_the_same(k, again));
-        pruner_choose(k, &m, 0, all_of(&m), 9);
+        pruner_choose(k, &m, 0, all_of(&m));
         file = file_of(k, tensors);  // nothing is left out: there are none, and other tensors are not its
         CHECK(file.n == 0 && pruner_load(again, &file, all_of(&m), err) == 0);
         pruner_close(k);
@@ -329,7 +304,7 @@ CLAIM(lists_of_other_models_and_methods_are_refused) {
     SafeTensors file = {.tensors = &of_units, .n = 1};
     for (int i = 0; i <= COUNT(others); i++) {
         SafeTensor tensors[PRUNER_TENSORS];
-        Pruner *k = pruner_open(&m, PRIORITY_CHANGE, 1, 1), *other = i ? lived(&others[i - 1], 1) : NULL;
+        Pruner *k = pruner_open(&m, 1), *other = i ? lived(&others[i - 1], 1) : NULL;
         if (other) file = file_of(other, tensors);
         CHECK(pruner_load(k, &file, staying(&m), err) == -1 && strstr(err, "another model"));
         pruner_close(other);
@@ -344,7 +319,7 @@ CLAIM(lists_of_other_models_and_methods_are_refused) {
 static int load_changed(Model* m, const char* list, float value, float kept, int j, int hidden) {
     static float values[PRUNER_TENSORS][64];
     SafeTensor tensors[PRUNER_TENSORS];
-    Pruner *k = lived(m, 1), *again = pruner_open(m, PRIORITY_CHANGE, 0, 1);
+    Pruner *k = lived(m, 1), *again = pruner_open(m, 0);
     SafeTensors file = file_of(k, tensors);
     for (int t = 0; t < file.n; t++) {
         int is_kept = strstr(tensors[t].name, ".kept") != NULL, n = (int)tensors[t].dims[1];
@@ -356,7 +331,7 @@ static int load_changed(Model* m, const char* list, float value, float kept, int
     }
     memset(err, 0, sizeof err);
     int result = pruner_load(again, &file, (SliceCount){m->shape.kv_heads, hidden}, err);
-    if (result == 0) pruner_choose(again, m, 0.5, all_of(m), 1);
+    if (result == 0) pruner_choose(again, m, 0.5, all_of(m));
     pruner_close(k);
     pruner_close(again);
     return result;

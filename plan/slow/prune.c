@@ -1,7 +1,7 @@
 // prune.c - see prune.h.
 //
-// Which: every value becomes a 64-bit key whose order is total, NaN included, and ties go to the lower index, so that
-// every machine keeps the same. A heap whose root is the worst of them finds them.
+// Which: every value becomes a key whose order is total, NaN included, and ties go to the lower index, so that every
+// machine keeps the same. A heap whose root is the worst of them finds them.
 //
 // How many: with W the work of all lists and t the target, lists 0 .. i together should save d_i = (t / W) sum_{k <= i}
 // n_k w_k. List i leaves out ceil((d_i - saved by 0 .. i - 1) / (w_i step)) steps: the rounding of one comes off the
@@ -38,55 +38,38 @@ void prune_learn(float* value, const float* change, int n, const int* kept, int 
 }
 
 // Returns a number that is greater for greater values, of all bit patterns; -0 is 0.
-static uint64_t order_of(float value) {
+static uint32_t order_of(float value) {
     uint32_t bits;
     value += 0.0f;
     memcpy(&bits, &value, sizeof bits);
     return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-typedef struct Order {
-    const float* value;
-    Priority priority;
-    uint64_t seed;
-} Order;
-
-static uint64_t key(const Order* o, int j) {
-    if (o->priority == PRIORITY_RANDOM) return hash64(o->seed ^ (uint64_t)j);
-    uint64_t k = order_of(o->value[j]);
-    return o->priority == PRIORITY_INVERSE ? ~k : k;
-}
-
 // Returns 1 if a is kept rather than b.
-static int before(const Order* o, int a, int b) {
-    uint64_t x = key(o, a), y = key(o, b);
+static int before(const float* value, int a, int b) {
+    uint32_t x = order_of(value[a]), y = order_of(value[b]);
     return x != y ? x > y : a < b;
 }
 
 // Restores the heap (n) below i: a parent is never before its children.
-static void sift(const Order* o, int* heap, int n, int i) {
+static void sift(const float* value, int* heap, int n, int i) {
     int moved = heap[i];
     for (int child; (child = 2 * i + 1) < n; i = child) {
-        if (child + 1 < n && before(o, heap[child], heap[child + 1])) child++;
-        if (!before(o, moved, heap[child])) break;
+        if (child + 1 < n && before(value, heap[child], heap[child + 1])) child++;
+        if (!before(value, moved, heap[child])) break;
         heap[i] = heap[child];
     }
     heap[i] = moved;
 }
 
-void prune_choose(int* kept, int n_kept, const float* value, int n, Priority priority, uint64_t seed, int* scratch) {
-    Order order = {value, priority, hash64(seed)};
-    int found = 0;
+void prune_choose(int* kept, int n_kept, const float* value, int n) {
     if (n_kept == 0) return;
-    for (int j = 0; j < n_kept; j++) scratch[j] = j;
-    for (int i = n_kept / 2; i-- > 0;) sift(&order, scratch, n_kept, i);
-    for (int j = n_kept; j < n; j++) {
-        if (!before(&order, j, scratch[0])) continue;
-        scratch[0] = j;
-        sift(&order, scratch, n_kept, 0);
-    }
-    for (int j = 0; j < n; j++)
-        if (!before(&order, scratch[0], j)) kept[found++] = j;
+    for (int j = 0; j < n_kept; j++) kept[j] = j;
+    for (int i = n_kept / 2; i-- > 0;) sift(value, kept, n_kept, i);
+    for (int j = n_kept; j < n; j++)
+        if (before(value, j, kept[0])) kept[0] = j, sift(value, kept, n_kept, 0);
+    for (int j = 0, found = 0, worst = kept[0]; j < n; j++)
+        if (!before(value, worst, j)) kept[found++] = j;
 }
 
 void prune_change(float* change, const float* now, const float* ago, int rows, int cols) {

@@ -8,16 +8,13 @@
 
 // ---- which
 
-typedef enum Priority { PRIORITY_CHANGE, PRIORITY_RANDOM, PRIORITY_INVERSE } Priority;
-
 // Sets the values (n) of a list to 1, at the start.
 void prune_start(float* value, int n);
 // Learns after a refresh interval: value[j] = change[j] for those that were kept (kept (n_kept), ascending); the others
 // rise by a tenth of the mean of the new values.
 void prune_learn(float* value, const float* change, int n, const int* kept, int n_kept);
-// Sets kept (n_kept) to the n_kept of 0 .. n - 1 with the greatest values (least for PRIORITY_INVERSE; a random subset
-// by seed for PRIORITY_RANDOM), ascending; ties go to the lower index. scratch: n ints.
-void prune_choose(int* kept, int n_kept, const float* value, int n, Priority priority, uint64_t seed, int* scratch);
+// Sets kept (n_kept) to the n_kept of 0 .. n - 1 with the greatest values, ascending; ties go to the lower index.
+void prune_choose(int* kept, int n_kept, const float* value, int n);
 // Sets change (cols) to the sum over rows of |now - ago|, both (rows,cols).
 void prune_change(float* change, const float* now, const float* ago, int rows, int cols);
 

@@ -88,7 +88,7 @@ static void carry_out(Run* run) {
     // Weights are read only where something is or was left out: elsewhere no list will be chosen.
     if (b->pruner && (gamma > 0 || pruner_layers(b->pruner))) {
         zero_settle(m);
-        lists = pruner_choose(b->pruner, m, gamma, balance_staying(b->own, t), run->state.step);
+        lists = pruner_choose(b->pruner, m, gamma, balance_staying(b->own, t));
     }
     balance_set_work(run, lists);
 }
@@ -253,7 +253,7 @@ static void find_fixed(Run* run) {
     WorkPlan whole = {0}, resized = {0};
     LinearTime all = {INFINITY, INFINITY}, some = all;
     double fixed = 0, gathering = 0;
-    resized.kept = pruner_choose(b->pruner, m, 0.75, own, 0);
+    resized.kept = pruner_choose(b->pruner, m, 0.75, own);
     resized.active = resized.kept != NULL;
     double g = resized.active ? pruner_left_out(b->pruner) : 0;
     for (int i = 0; i < TIMES && g > 0; i++) {
@@ -262,7 +262,7 @@ static void find_fixed(Run* run) {
     }
     if (g > 0 && all.matmuls > 0) fixed = (some.matmuls / all.matmuls - (1 - g)) / g, gathering = some.rest - all.rest;
     work_set(m, &whole);
-    pruner_choose(b->pruner, m, 0, own, 0);
+    pruner_choose(b->pruner, m, 0, own);
     zero_clear_grads(m);
     b->fixed = fmax(0, fmin(0.9, middle(run, fixed)));
     double tokens = (double)run->config.batch_tokens / m->comm->size, of_layer = middle(run, gathering) * tokens / N;
@@ -345,9 +345,7 @@ void balance_ready(Run* run) {
     if (c->resume) balance_take_measures(run);
     if (!m->ranks->work || run->strategies) return;
     if (b->setting.mode != BALANCE_RESIZE) find_move_cost(run);
-    if (b->setting.mode != BALANCE_MIGRATE && !b->keeps)
-        b->pruner = pruner_open(m, (Priority)config_choice(c, "--balance priority"),
-                                !strcmp(c->ratios, "layers"), (uint64_t)c->seed);
+    if (b->setting.mode != BALANCE_MIGRATE && !b->keeps) b->pruner = pruner_open(m, !strcmp(c->ratios, "layers"));
     if (b->pruner) find_fixed(run);
     if (c->resume) balance_take_up(run);
 }

@@ -49,9 +49,9 @@ int balance_save(Run* run, SafeTensor* lists);
 // weights, come to equal lists, and with ZeRO stage 3 call these together.
 typedef struct Pruner Pruner;
 
-// m must outlive it. by_layer: what is left out may differ by layer: less where weights change more. seed: of
-// PRIORITY_RANDOM. Nothing is left out yet, and nothing known of changes. Ends the program where there is no memory.
-Pruner* pruner_open(Model* m, Priority priority, int by_layer, uint64_t seed);
+// m must outlive it. by_layer: what is left out may differ by layer: less where weights change more.
+// Nothing is left out yet, and nothing known of changes. Ends the program where there is no memory.
+Pruner* pruner_open(Model* m, int by_layer);
 void pruner_close(Pruner* pruner);
 
 // A refresh. Between steps, when all weights are there (zero_settle): learns what changed since the last one, and
@@ -65,7 +65,7 @@ void pruner_close(Pruner* pruner);
 //   - by_layer: in all blocks together, less than a tile too much. Layer l leaves out what prune_ratios gives it, its
 //     loss weight being its share of the sum of all values.
 // Returns (L) layers, valid until the next call of any of these. NULL where nothing is left out.
-const PrunedLayer* pruner_choose(Pruner* pruner, Model* m, double gamma, SliceCount stay, int64_t step);
+const PrunedLayer* pruner_choose(Pruner* pruner, Model* m, double gamma, SliceCount stay);
 // The lists of the last pruner_choose or pruner_load, and the fraction of the resizable work that stays which they
 // really leave out.
 const PrunedLayer* pruner_layers(const Pruner* pruner);

@@ -27,9 +27,7 @@ typedef struct List {
 
 struct Pruner {
     Model* model;
-    Priority priority;
     int by_layer;
-    uint64_t seed;
     int L, C;
     int known;     // `ago` holds weights
     int left_out;  // in any layer
@@ -37,10 +35,9 @@ struct Pruner {
     List lists[N_LINEARS];       // in that order
     PruneList sizes[N_LINEARS];  // of each: how many stay, and their work
     PrunedLayer* layers;
-    char* ago;          // weights of the last refresh, layer by layer
-    float *now, *then;  // of one linear
-    float* change;      // of one list
-    int* scratch;
+    char* ago;             // weights of the last refresh, layer by layer
+    float *now, *then;     // of one linear
+    float* change;         // of one list
     double *ratio, *mass;  // (L)
 };
 
@@ -84,7 +81,7 @@ static void take_memory(Pruner* k, const Model* m) {
     int* lists = TAKE(a, int, L* n);
     k->ago = TAKE(a, char, L* layer_elems(m) * dtype_bytes(m->dt));
     k->now = TAKE(a, float, matrix), k->then = TAKE(a, float, matrix);
-    k->change = TAKE(a, float, widest), k->scratch = TAKE(a, int, widest);
+    k->change = TAKE(a, float, widest);
     k->ratio = TAKE(a, double, L), k->mass = TAKE(a, double, L);
     if (arena_check(a, err)) die("older weights and lists: %s", err);
     memset(k->ago, 0, L * layer_elems(m) * dtype_bytes(m->dt));
@@ -104,10 +101,10 @@ static void end_list(Pruner* k, const List* list, int l, int n_kept) {
     k->left_out |= n_kept < list->stay;
 }
 
-Pruner* pruner_open(Model* m, Priority priority, int by_layer, uint64_t seed) {
+Pruner* pruner_open(Model* m, int by_layer) {
     Pruner* k = (Pruner*)calloc(1, sizeof *k);
     if (!k) die("no memory for lists of what is left out");
-    k->model = m, k->priority = priority, k->by_layer = by_layer, k->seed = seed;
+    k->model = m, k->by_layer = by_layer;
     k->L = m->shape.L, k->C = m->shape.C;
     take_memory(k, m);
     for (List* list = k->lists; list < k->lists + N_LINEARS; list++)
@@ -197,7 +194,7 @@ static void set_stay(Pruner* k, SliceCount stay) {
 
 // Chooses the lists of layer l, given how much more than their part those before it left out; returns the same for the
 // next.
-static double choose_layer(Pruner* k, int l, double ahead, uint64_t seed) {
+static double choose_layer(Pruner* k, int l, double ahead) {
     int dropped[N_LINEARS], half = k->by_layer ? N_LINEARS : 2;
     for (int i = 0; i < N_LINEARS; i += half) {
         double target = k->ratio[l] * total_work(&k->sizes[i], half) - (k->by_layer ? ahead : 0);
@@ -206,20 +203,19 @@ static double choose_layer(Pruner* k, int l, double ahead, uint64_t seed) {
     for (int i = 0; i < N_LINEARS; i++) {
         List* list = &k->lists[i];
         int n_kept = list->stay - dropped[i];
-        prune_choose(kept_list(k, list, l)->index, n_kept, values_of(list, l), list->stay, k->priority,
-                     hash64(seed ^ (uint64_t)(l * N_LINEARS + list->id)), k->scratch);
+        prune_choose(kept_list(k, list, l)->index, n_kept, values_of(list, l), list->stay);
         end_list(k, list, l, n_kept);
     }
     return ahead;
 }
 
-const PrunedLayer* pruner_choose(Pruner* k, Model* m, double gamma, SliceCount stay, int64_t step) {
+const PrunedLayer* pruner_choose(Pruner* k, Model* m, double gamma, SliceCount stay) {
     double ahead = 0;
     learn(k, m);
     set_stay(k, stay);
     find_ratios(k, gamma > 0 ? MIN(gamma, 1) : 0);
     k->left_out = 0;
-    for (int l = 0; l < k->L; l++) ahead = choose_layer(k, l, ahead, hash64(hash64(k->seed) ^ (uint64_t)step));
+    for (int l = 0; l < k->L; l++) ahead = choose_layer(k, l, ahead);
     return pruner_layers(k);
 }
 
