@@ -72,7 +72,7 @@ CLAIM(options_are_read_as_they_are_written) {
         {"--adamw beta2=0.99,decay=1", "--adamw beta2 0.99\n--adamw decay 1\n"},
         {"--balance semi,lambda=2.5,moves=keep", "--balance semi\n--balance lambda 2.5\n--balance moves keep\n"},
         {"--balance moves=keep --balance=lambda=2", "--balance off\n"},
-        {"--balance moves=keep,ratios=layers", "--balance moves keep\n--balance ratios layers\n"},
+        {"--balance lambda=3,moves=keep", "--balance lambda 3\n--balance moves keep\n"},
     };
     for (int i = 0; i < COUNT(cases); i++) {
         CHECK(parse(cases[i][0]) == 0);
@@ -117,7 +117,7 @@ CLAIM(what_is_wrong_is_refused_in_one_line) {
         {"--schedule cosine|linear", "--schedule expects cosine"},
         {"--dtype fp16", "auto|bf16|fp32"},
         {"--balance fast", "off|documents|resize|migrate|semi"},
-        {"--balance fill=same", "--balance expects KEY=VALUE with KEY lambda|moves|ratios, found"},
+        {"--balance fill=same", "--balance expects KEY=VALUE with KEY lambda|moves, found"},
         {"--balance =same", "with KEY lambda"},
         {"--balance semi,", "--balance expects off|documents|resize|migrate|semi, found \"\""},
         {"--balance semi,moves=", "--balance moves expects step|keep, found \"\""},

@@ -149,15 +149,19 @@ static double saved_by(const int* dropped, const PruneList* lists, int n) {
 static void check_counts(uint64_t seed) {
     PruneList lists[4];
     int dropped[4], n = 1 + (int)(random_uniform(seed, 0) * 4), right = 1;
-    double total = 0, widest = 0;
+    double total = 0, widest = 0, most = 0;
     for (int i = 0; i < n; i++) {
         double spread = random_uniform(seed, 10 + (uint64_t)i);
         lists[i] = (PruneList){(int)(spread * spread * 1000), 1 + (int)(random_uniform(seed, 20 + (uint64_t)i) * 500)};
         total += lists[i].n * lists[i].work;
-        widest = MAX(widest, lists[i].work * prune_tile(lists[i].n, 16));
+        int tile = prune_tile(lists[i].n, 16);
+        widest = MAX(widest, lists[i].work * tile);
+        most += MAX(0, lists[i].n - tile) / tile * tile * lists[i].work;
     }
-    double target = (random_uniform(seed, 1) * 1.1 - 0.05) * total, most = prune_most(lists, n, 16);
-    double saved = prune_counts(dropped, lists, n, target, 16), least = MIN(MAX(0, target), most);
+    double asked = random_uniform(seed, 1) * 1.1 - 0.05, target = MIN(1, asked) * total,
+           least = MIN(MAX(0, target), most);
+    prune_counts(dropped, lists, n, asked, 16);
+    double saved = saved_by(dropped, lists, n);
     for (int i = 0; i < n; i++) {
         int tile = prune_tile(lists[i].n, 16);
         right =
@@ -166,33 +170,11 @@ static void check_counts(uint64_t seed) {
         // In proportion, but for a tile and what others could not take.
         if (target < 0.5 * most) right = right && fabs(dropped[i] * lists[i].work - MAX(0, part)) <= 2 * widest;
     }
-    right = right && saved == saved_by(dropped, lists, n) && saved >= least - 1e-3 * widest;
+    right = right && saved >= least - 1e-3 * widest;
     right = right && saved <= MAX(0, target) + widest;
     CHECK(right);
 }
 
 CLAIM(numbers_are_whole_tiles_that_meet_the_target) { FOR_SEEDS(seed, 0, 20000) check_counts(seed); }
-
-// ---- in which layers
-
-// Optimal where moving a part between two layers loses no less: the loss of a part, w g, is the same for all that are
-// free and not larger for those at most. (The problem is convex.)
-CLAIM(ratios_leave_out_what_they_should_at_least_loss) {
-    enum { LAYERS = 48 };
-    for (uint64_t seed = 1; seed <= 1000; seed++) {
-        double w[LAYERS], g[LAYERS], most = .2 + .8 * random_uniform(seed, 2), pace = -1, all = 0;
-        int n = 1 + (int)(LAYERS * random_uniform(seed, 0));
-        for (int l = 0; l < n; l++) w[l] = .01 + 5 * random_uniform(seed, (uint64_t)(100 + l));
-        double sum = 1.2 * most * n * random_uniform(seed, 1);
-        prune_ratios(g, w, n, sum, most);
-        for (int l = 0; l < n; l++) {
-            CHECK(g[l] >= 0 && g[l] <= most);
-            if (g[l] < most) pace = w[l] * g[l];
-            all += g[l];
-        }
-        CHECK_CLOSE(all, MIN(sum, most * n), 1e-9 * all);
-        for (int l = 0; l < n && pace >= 0; l++) CHECK(w[l] * g[l] <= pace * (1 + 1e-9));
-    }
-}
 
 int main(void) { return test_main(); }

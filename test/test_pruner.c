@@ -101,7 +101,7 @@ static uint64_t hash_lists(const Pruner* k, Model* m) {
 CLAIM(lists_follow_the_changes_of_columns) {
     for (int i = 0; i < 2 * N_ARCHS; i++) {
         Model m = make_model(i / 2, 3, 128, 4, i % 2 ? DT_BF16 : DT_F32);
-        Pruner* k = pruner_open(&m, 0);
+        Pruner* k = pruner_open(&m);
         CHECK(pruner_layers(k) == NULL && pruner_choose(k, &m, 0, all_of(&m)) == NULL && pruner_left_out(k) == 0);
         for (int l = 0; l < 3; l++)
             for (int id = 0; id < N_LINEARS; id++)
@@ -123,7 +123,7 @@ CLAIM(lists_follow_the_changes_of_columns) {
 
 CLAIM(a_change_counts_for_one_refresh) {
     Model m = make_model(ARCH_GPT2, 1, 128, 4, DT_F32);
-    Pruner* k = pruner_open(&m, 0);
+    Pruner* k = pruner_open(&m);
     pruner_choose(k, &m, 0, all_of(&m));
     for (int c = 64; c < 128; c++) add_column(&m, LINEAR_FC, 0, c, 10);
     const PrunedLayer* layers = pruner_choose(k, &m, 0, all_of(&m));
@@ -139,7 +139,7 @@ CLAIM(a_change_counts_for_one_refresh) {
 static void check_what_is_measured(int arch) {
     Model m = make_model(arch, 1, 128, 4, DT_F32);
     for (int c = 0; c < 256; c++) add_column(&m, LINEAR_FCPROJ, 0, c, (float)c);  // which is no change
-    Pruner* k = pruner_open(&m, 0);
+    Pruner* k = pruner_open(&m);
     pruner_choose(k, &m, 0, all_of(&m));
     SliceCount stay = {1, 192};
     const PrunedLayer* layers = pruner_choose(k, &m, 0.5, stay);  // nothing changed: the first ones are kept
@@ -188,7 +188,7 @@ static void check_saved(Saved s, double gamma) {
     CHECK(s.out <= least + s.tile);
 }
 
-static void check_amount(Pruner* k, Model* m, int by_layer, double gamma, SliceCount stay) {
+static void check_amount(Pruner* k, Model* m, double gamma, SliceCount stay) {
     const PrunedLayer* layers = pruner_choose(k, m, gamma, stay);
     Saved sum = {0, 0, 0, 0};
     CHECK((layers != NULL) == (gamma > 0) && (layers || pruner_left_out(k) == 0));
@@ -196,48 +196,27 @@ static void check_amount(Pruner* k, Model* m, int by_layer, double gamma, SliceC
     for (int l = 0; l < m->shape.L; l++)
         for (int half = 0; half < 2; half++) {
             Saved s = of_half(m, &layers[l], half, stay);
-            if (!by_layer) check_saved(s, gamma);
+            check_saved(s, gamma);
             sum = plus(sum, s);
         }
-    if (by_layer) check_saved(sum, gamma);
     CHECK_CLOSE(pruner_left_out(k), sum.out / sum.all, 1e-12);
 }
 
 CLAIM(what_is_left_out_meets_gamma_within_a_tile) {
     static const SliceCount stays[] = {{2, 256}, {1, 256}, {2, 192}, {1, 48}, {0, 256}};
-    for (int kind = 0; kind < 2 * N_ARCHS; kind++) {
-        int by_layer = kind & 1, arch = kind / 2;
+    for (int arch = 0; arch < N_ARCHS; arch++) {
         Model m = make_model(arch, 4, 128, 4, DT_F32);
-        Pruner* k = pruner_open(&m, by_layer);
+        Pruner* k = pruner_open(&m);
         for (int i = 0; i < 100; i++) {
             double gamma = i % 16 == 0 ? 0 : random_uniform(3, (uint64_t)i);
             if (i % 16 == 8) gamma = 1;
-            check_amount(k, &m, by_layer, gamma, stays[i % COUNT(stays)]);
+            check_amount(k, &m, gamma, stays[i % COUNT(stays)]);
             train(&m, (uint64_t)i);
             if (test_failures_in_claim) {
-                printf("    %s:%s gamma %g, %d heads\n", arch_table[arch].name, by_layer ? " by layer," : "", gamma,
-                       stays[i % COUNT(stays)].heads);
+                printf("    %s: gamma %g, %d heads\n", arch_table[arch].name, gamma, stays[i % COUNT(stays)].heads);
                 break;
             }
         }
-        close_both(k, &m);
-    }
-}
-
-CLAIM(layers_that_change_more_leave_out_less) {
-    for (int arch = 0; arch < N_ARCHS; arch++) {
-        Model m = make_model(arch, 4, 128, 4, DT_F32);
-        Pruner* k = pruner_open(&m, 1);
-        double share[4];
-        pruner_choose(k, &m, 0, all_of(&m));
-        train(&m, 1);  // layer l changes by 1 + l
-        const PrunedLayer* layers = pruner_choose(k, &m, 0.4, all_of(&m));
-        for (int l = 0; l < 4; l++) {
-            Saved s = plus(of_half(&m, &layers[l], 0, all_of(&m)), of_half(&m, &layers[l], 1, all_of(&m)));
-            share[l] = s.out / s.all;
-        }
-        // g_l is as 1 / (1 + l), and their mean 0.4: 0.768, 0.384, 0.256, 0.192. A tile is at most 6 % of a layer.
-        for (int l = 0; l < 4; l++) CHECK_CLOSE(share[l], 0.4 * 4 / (1 + l) / (1 + 1 / 2.0 + 1 / 3.0 + 1 / 4.0), 0.07);
         close_both(k, &m);
     }
 }
@@ -248,7 +227,7 @@ static SliceCount staying(Model* m) { return (SliceCount){m->shape.kv_heads - 1,
 
 // A few refreshes, the last of which leaves something out and has given something away.
 static Pruner* lived(Model* m, uint64_t seed) {
-    Pruner* k = pruner_open(m, 1);
+    Pruner* k = pruner_open(m);
     for (int step = 0; step < 4; step++) {
         pruner_choose(k, m, 0.3, staying(m));
         train(m, seed + (uint64_t)step);
@@ -275,7 +254,7 @@ CLAIM(a_checkpoint_brings_back_values_and_lists) {
     for (int kind = 0; kind < 2 * N_ARCHS; kind++) {
         Model m = make_model(kind / 2, 3, 128, 4, kind & 1 ? DT_BF16 : DT_F32);
         SafeTensor tensors[PRUNER_TENSORS];
-        Pruner *k = lived(&m, 1), *again = pruner_open(&m, 1);
+        Pruner *k = lived(&m, 1), *again = pruner_open(&m);
         SafeTensors file = file_of(k, tensors);
         CHECK(file.n > 0 && pruner_load(again, &file, staying(&m), err) == 0);
         CHECK(pruner_layers(again) != NULL && pruner_left_out(again) == pruner_left_out(k));
@@ -304,7 +283,7 @@ CLAIM(lists_of_other_models_and_methods_are_refused) {
     SafeTensors file = {.tensors = &of_units, .n = 1};
     for (int i = 0; i <= COUNT(others); i++) {
         SafeTensor tensors[PRUNER_TENSORS];
-        Pruner *k = pruner_open(&m, 1), *other = i ? lived(&others[i - 1], 1) : NULL;
+        Pruner *k = pruner_open(&m), *other = i ? lived(&others[i - 1], 1) : NULL;
         if (other) file = file_of(other, tensors);
         CHECK(pruner_load(k, &file, staying(&m), err) == -1 && strstr(err, "another model"));
         pruner_close(other);
@@ -319,7 +298,7 @@ CLAIM(lists_of_other_models_and_methods_are_refused) {
 static int load_changed(Model* m, const char* list, float value, float kept, int j, int hidden) {
     static float values[PRUNER_TENSORS][64];
     SafeTensor tensors[PRUNER_TENSORS];
-    Pruner *k = lived(m, 1), *again = pruner_open(m, 0);
+    Pruner *k = lived(m, 1), *again = pruner_open(m);
     SafeTensors file = file_of(k, tensors);
     for (int t = 0; t < file.n; t++) {
         int is_kept = strstr(tensors[t].name, ".kept") != NULL, n = (int)tensors[t].dims[1];

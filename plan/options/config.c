@@ -132,7 +132,6 @@ const Option config_options[] = {
         "documents: plans give slow ranks less; resize: they also leave work out; migrate: others do it; semi: both"},
     {NUMBER("--balance lambda", REAL, semi_lambda, 0, 1e9), RUN, "4", "of semi: least T (1 + lambda left out)"},
     {WORD("--balance moves", CHOICE, moves, "step|keep"), RUN, "step", "work migrates anew every step, or for good"},
-    {WORD("--balance ratios", CHOICE, ratios, "equal|layers"), RUN, "equal", "layers: less where more changes"},
     {NUMBER("--give-up-below", REAL, give_up_below, 0, 1), START, "0", "leave a rank below this share of the pace"},
     {NUMBER("--give-up-below refreshes", INT, give_up_refreshes, 1, 1000), START, "3", "at so many in a row"},
     {WORD("--straggle", TEXT, straggle, "SPEC"), START, NULL,

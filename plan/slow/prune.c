@@ -3,12 +3,8 @@
 // Which: every value becomes a key whose order is total, NaN included, and ties go to the lower index, so that every
 // machine keeps the same. A heap whose root is the worst of them finds them.
 //
-// How many: with W the work of all lists and t the target, lists 0 .. i together should save d_i = (t / W) sum_{k <= i}
-// n_k w_k. List i leaves out ceil((d_i - saved by 0 .. i - 1) / (w_i step)) steps: the rounding of one comes off the
-// next.
-//
-// In which layers: the least sum_l w_l g_l^2 of a given sum_l g_l has g_l in proportion to 1 / w_l. A layer above
-// `most` is fixed there; the others then have to save more, so it stays fixed.
+// How many: to leave out a part p, lists 0 .. i together should save d_i = p sum_{k <= i} n_k w_k. List i leaves out
+// ceil((d_i - saved by 0 .. i - 1) / (w_i step)) steps: the rounding of one comes off the next.
 #include "plan/slow/prune.h"
 
 #include <float.h>
@@ -96,12 +92,6 @@ static int most_of(const PruneList* list, int tile) {
     return MAX(0, list->n - step) / step * step;
 }
 
-double prune_most(const PruneList* lists, int n_lists, int tile) {
-    double most = 0;
-    for (int i = 0; i < n_lists; i++) most += most_of(&lists[i], tile) * lists[i].work;
-    return most;
-}
-
 // The least number, in whole steps, that makes x except for `slack` steps of rounding errors; no more than `most`.
 static int whole_up(double x, int step, int most, double slack) {
     double steps = ceil(x / step - slack);
@@ -110,15 +100,14 @@ static int whole_up(double x, int step, int most, double slack) {
 }
 
 // The first pass gives every list its part; the second tops up if a list could not leave out all of it.
-double prune_counts(int* dropped, const PruneList* lists, int n_lists, double target, int tile) {
-    double total = 0, due = 0, saved = 0;
-    for (int i = 0; i < n_lists; i++) total += lists[i].n * lists[i].work, dropped[i] = 0;
-    if (!(target > 0)) return 0;
-    double ratio = MIN(1, target / total);
+void prune_counts(int* dropped, const PruneList* lists, int n_lists, double part, int tile) {
+    double target = 0, due = 0, saved = 0;
+    part = part > 0 ? MIN(1, part) : 0;
+    for (int i = 0; i < n_lists; i++) target += part * (lists[i].n * lists[i].work), dropped[i] = 0;
     for (int i = 0; i < n_lists; i++) {
         const PruneList* list = &lists[i];
         int most = most_of(list, tile);
-        due += ratio * (list->n * list->work);
+        due += part * (list->n * list->work);
         if (!(list->work > 0)) continue;
         dropped[i] = whole_up((due - saved) / list->work, prune_tile(list->n, tile), most, 1e-6);
         saved += dropped[i] * list->work;
@@ -131,25 +120,4 @@ double prune_counts(int* dropped, const PruneList* lists, int n_lists, double ta
         dropped[i] += more;
         saved += more * list->work;
     }
-    return saved;
-}
-
-// ---- in which layers
-
-void prune_ratios(double* g, const double* w, int n, double sum, double most) {
-    double scale;
-    int fixed;
-    for (int l = 0; l < n; l++) g[l] = 0;
-    if (!(sum > 0 && most > 0)) return;
-    do {
-        double shares = 0;
-        for (int l = 0; l < n; l++)
-            if (g[l] < most) shares += 1 / w[l];
-        scale = shares > 0 ? sum / shares : 0;
-        fixed = 0;
-        for (int l = 0; l < n; l++)
-            if (g[l] < most && scale / w[l] > most) g[l] = most, sum -= most, fixed = 1;
-    } while (fixed);
-    for (int l = 0; l < n; l++)
-        if (g[l] < most) g[l] = scale / w[l];
 }

@@ -32,15 +32,8 @@ typedef struct PruneList {
 // The step of a list of n: `tile`, a power of 2; if that makes fewer than 4 steps, its greatest divisor that makes 4,
 // or 1.
 int prune_tile(int n, int tile);
-// The most work that can be left out.
-double prune_most(const PruneList* lists, int n_lists, int tile);
-// Sets dropped (n_lists) to how many of each, in proportion, so that together they save `target` (at most 0: nothing).
-// A list corrects what those before it saved too much or too little, so the total exceeds the target by less than one
-// step of the last list, if that has something left. If a list cannot leave out its part, any other does. Returns what
-// is saved: less than the target only if that is more than prune_most.
-double prune_counts(int* dropped, const PruneList* lists, int n_lists, double target, int tile);
-
-// Sets the ratios g of layers of equal work (n each), whose loss is w g^2 with w > 0. They add up to `sum` at the least
-// total loss, none above most; layers that would be are fixed there and the others found anew. What `most` everywhere
-// does not reach stays in.
-void prune_ratios(double* g, const double* w, int n, double sum, double most);
+// Sets dropped (n_lists) to how many of each, in proportion, so that together they save `part` of their work (at most
+// 0: nothing). A list corrects what those before it saved too much or too little, so the total exceeds the part by less
+// than one step of the last list, if that has something left. If a list cannot leave out its part, any other does. They
+// save less only if all but a step of each is gone.
+void prune_counts(int* dropped, const PruneList* lists, int n_lists, double part, int tile);

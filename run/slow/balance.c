@@ -345,7 +345,7 @@ void balance_ready(Run* run) {
     if (c->resume) balance_take_measures(run);
     if (!m->ranks->work || run->strategies) return;
     if (b->setting.mode != BALANCE_RESIZE) find_move_cost(run);
-    if (b->setting.mode != BALANCE_MIGRATE && !b->keeps) b->pruner = pruner_open(m, !strcmp(c->ratios, "layers"));
+    if (b->setting.mode != BALANCE_MIGRATE && !b->keeps) b->pruner = pruner_open(m);
     if (b->pruner) find_fixed(run);
     if (c->resume) balance_take_up(run);
 }

@@ -49,9 +49,8 @@ int balance_save(Run* run, SafeTensor* lists);
 // weights, come to equal lists, and with ZeRO stage 3 call these together.
 typedef struct Pruner Pruner;
 
-// m must outlive it. by_layer: what is left out may differ by layer: less where weights change more.
-// Nothing is left out yet, and nothing known of changes. Ends the program where there is no memory.
-Pruner* pruner_open(Model* m, int by_layer);
+// m must outlive it. Nothing is left out yet, and nothing known of changes. Ends the program where there is no memory.
+Pruner* pruner_open(Model* m);
 void pruner_close(Pruner* pruner);
 
 // A refresh. Between steps, when all weights are there (zero_settle): learns what changed since the last one, and
@@ -60,10 +59,8 @@ void pruner_close(Pruner* pruner);
 // counts for the whole time until the next call, and what was left out then is not measured.
 //
 // Columns are left out in multiples of WORK_TILE, or where these are fewer than 4 of a smaller power of 2; one such
-// tile always stays. Numbers are rounded up, so that at least gamma is saved where that may be:
-//   - in either half of every block, since each half ends in a reduce-scatter; less than a tile too much;
-//   - by_layer: in all blocks together, less than a tile too much. Layer l leaves out what prune_ratios gives it, its
-//     loss weight being its share of the sum of all values.
+// tile always stays. Numbers are rounded up, so that at least gamma is saved where that may be: in either half of every
+// block, since each half ends in a reduce-scatter, and less than a tile too much.
 // Returns (L) layers, valid until the next call of any of these. NULL where nothing is left out.
 const PrunedLayer* pruner_choose(Pruner* pruner, Model* m, double gamma, SliceCount stay);
 // The lists of the last pruner_choose or pruner_load, and the fraction of the resizable work that stays which they

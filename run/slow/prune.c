@@ -27,7 +27,6 @@ typedef struct List {
 
 struct Pruner {
     Model* model;
-    int by_layer;
     int L, C;
     int known;     // `ago` holds weights
     int left_out;  // in any layer
@@ -35,10 +34,9 @@ struct Pruner {
     List lists[N_LINEARS];       // in that order
     PruneList sizes[N_LINEARS];  // of each: how many stay, and their work
     PrunedLayer* layers;
-    char* ago;             // weights of the last refresh, layer by layer
-    float *now, *then;     // of one linear
-    float* change;         // of one list
-    double *ratio, *mass;  // (L)
+    char* ago;          // weights of the last refresh, layer by layer
+    float *now, *then;  // of one linear
+    float* change;      // of one list
 };
 
 // ---- memory
@@ -82,7 +80,6 @@ static void take_memory(Pruner* k, const Model* m) {
     k->ago = TAKE(a, char, L* layer_elems(m) * dtype_bytes(m->dt));
     k->now = TAKE(a, float, matrix), k->then = TAKE(a, float, matrix);
     k->change = TAKE(a, float, widest);
-    k->ratio = TAKE(a, double, L), k->mass = TAKE(a, double, L);
     if (arena_check(a, err)) die("older weights and lists: %s", err);
     memset(k->ago, 0, L * layer_elems(m) * dtype_bytes(m->dt));
     memset(k->layers, 0, L * sizeof *k->layers);
@@ -101,10 +98,10 @@ static void end_list(Pruner* k, const List* list, int l, int n_kept) {
     k->left_out |= n_kept < list->stay;
 }
 
-Pruner* pruner_open(Model* m, int by_layer) {
+Pruner* pruner_open(Model* m) {
     Pruner* k = (Pruner*)calloc(1, sizeof *k);
     if (!k) die("no memory for lists of what is left out");
-    k->model = m, k->by_layer = by_layer;
+    k->model = m;
     k->L = m->shape.L, k->C = m->shape.C;
     take_memory(k, m);
     for (List* list = k->lists; list < k->lists + N_LINEARS; list++)
@@ -161,26 +158,6 @@ static PruneList prune_list(const Pruner* k, const List* list) {
     return (PruneList){list->stay, work};
 }
 
-static double total_work(const PruneList* lists, int n) {
-    double total = 0;
-    for (int i = 0; i < n; i++) total += lists[i].n * lists[i].work;
-    return total;
-}
-
-// ratio (L) = what each layer is to leave out of its work. A layer that hardly changed counts as a thousandth of the
-// mean: its weight is a divisor.
-static void find_ratios(Pruner* k, double gamma) {
-    double sum = 0, most = prune_most(k->sizes, N_LINEARS, WORK_TILE) / MAX(1, total_work(k->sizes, N_LINEARS));
-    for (int l = 0; l < k->L; l++) {
-        k->ratio[l] = gamma, k->mass[l] = 0;
-        for (const List* list = k->lists; list < k->lists + N_LINEARS; list++)
-            for (int j = 0; j < list->n; j++) k->mass[l] += (double)values_of(list, l)[j];
-        sum += k->mass[l];
-    }
-    for (int l = 0; l < k->L; l++) k->mass[l] = sum > 0 ? MAX(k->mass[l] / sum, 1e-3 / k->L) : 1;
-    if (k->by_layer) prune_ratios(k->ratio, k->mass, k->L, gamma * k->L, most);
-}
-
 // ---- a refresh
 
 static void set_stay(Pruner* k, SliceCount stay) {
@@ -192,30 +169,18 @@ static void set_stay(Pruner* k, SliceCount stay) {
     }
 }
 
-// Chooses the lists of layer l, given how much more than their part those before it left out; returns the same for the
-// next.
-static double choose_layer(Pruner* k, int l, double ahead) {
-    int dropped[N_LINEARS], half = k->by_layer ? N_LINEARS : 2;
-    for (int i = 0; i < N_LINEARS; i += half) {
-        double target = k->ratio[l] * total_work(&k->sizes[i], half) - (k->by_layer ? ahead : 0);
-        ahead = prune_counts(&dropped[i], &k->sizes[i], half, target, WORK_TILE) - target;
-    }
-    for (int i = 0; i < N_LINEARS; i++) {
-        List* list = &k->lists[i];
-        int n_kept = list->stay - dropped[i];
+const PrunedLayer* pruner_choose(Pruner* k, Model* m, double gamma, SliceCount stay) {
+    int dropped[N_LINEARS];
+    learn(k, m);
+    set_stay(k, stay);
+    k->left_out = 0;
+    for (int half = 0; half < N_LINEARS; half += 2) prune_counts(&dropped[half], &k->sizes[half], 2, gamma, WORK_TILE);
+    for (int i = 0; i < N_LINEARS * k->L; i++) {
+        const List* list = &k->lists[i % N_LINEARS];
+        int l = i / N_LINEARS, n_kept = list->stay - dropped[i % N_LINEARS];
         prune_choose(kept_list(k, list, l)->index, n_kept, values_of(list, l), list->stay);
         end_list(k, list, l, n_kept);
     }
-    return ahead;
-}
-
-const PrunedLayer* pruner_choose(Pruner* k, Model* m, double gamma, SliceCount stay) {
-    double ahead = 0;
-    learn(k, m);
-    set_stay(k, stay);
-    find_ratios(k, gamma > 0 ? MIN(gamma, 1) : 0);
-    k->left_out = 0;
-    for (int l = 0; l < k->L; l++) ahead = choose_layer(k, l, ahead);
     return pruner_layers(k);
 }
 
