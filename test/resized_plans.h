@@ -101,19 +101,20 @@ static inline int is_read_by(int kind, RowOf r, int channel) {
 static inline Fate fate_of_row(const PrunedLayer* lists, LinearId id, RowOf r, int column) {
     int kind = id / 2, span = span_of(kind);
     LinearId next = (LinearId)(id + 1);
-    if (moved_units(kind, 1) == 0 && !holds(&lists->columns[id], column)) return LEFT_OUT;
+    if (!holds(&lists->columns[id], column)) return LEFT_OUT;
     for (int c = 0; c < span; c++)
         if (is_read_by(kind, r, c) && fate_of_column(lists, next, r.unit * span + c) == COMPUTED) return COMPUTED;
     return IDLE;
 }
 
-// By the words of run/model/work.h. Slices that are given away are computed by others.
+// By the words of run/model/work.h. Slices that are given away are computed by others, and whoever takes any leaves
+// nothing out.
 static inline Fate fate_of(LinearId id, int l, int row, int column) {
     int kind = id / 2, is_row_parallel = id % 2;
     RowOf r = {0, 0, 0};
     if (is_row_parallel) r.unit = column / span_of(kind);
     else r = row_of(kind, row);
-    if (!plan.kept || r.unit >= staying_units(kind)) return COMPUTED;
+    if (!plan.kept || moved_units(kind, 1) > 0 || r.unit >= staying_units(kind)) return COMPUTED;
     return is_row_parallel ? fate_of_column(&kept[l], id, column) : fate_of_row(&kept[l], id, r, column);
 }
 

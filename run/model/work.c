@@ -6,28 +6,25 @@
 
 #include <stdlib.h>
 
-// What this rank computes of a sublayer in a layer: `stay` units of its own, then `taken` ones in the order of moves.
-// Channels are the columns of Row: unit_columns for each unit. All lists are on the device.
+// The columns of a linear's input that are computed; lists on the device.
+typedef struct Cut {
+    int n;
+    const int* kept;   // (n) which, ascending; NULL: the first ones
+    const int* place;  // (all that this rank owns) the inverse of kept: where a column stands in it, or -1
+} Cut;
+
+// What this rank computes of a sublayer in a layer: `stay` units of its own, then `taken` ones in the order of moves,
+// beside which nothing is left out. Columns of Row are unit_columns for each unit.
 typedef struct SublayerWork {
     int differs;  // 0: what it owns, in place
     int stay, taken;
-    int K;                // columns of Column
-    int columns;          // own channels of Row: those of `stay`, less those that are left out
-    const int* kept_in;   // (K) which columns of Column are computed; NULL: all
-    const int* place_in;  // (C) the inverse of kept_in: the place of a column in it, or -1
-    // Which channels of Row are computed, first `columns` of its own, then those of the units taken; NULL: the first
-    // ones. Its inverses, with -1 for what is not in it: for the channels that this rank owns, and for those that the
-    // block computes.
-    const int* kept_out;
-    const int* place_out;
-    const int* source_out;
+    Cut in, out;  // of Column; of Row those of `stay`
 } SublayerWork;
 
 typedef enum WorkPart {
     PART_WEIGHTS,  // compact copies, layer by layer; dt
     PART_GRADS,    // their gradient sums, fp32
     PART_MOVING,   // messages of two layers: slices that this rank gives or takes; elements of 4 bytes or less
-    PART_SCRATCH,  // own columns of a row-parallel linear
     PART_LISTS,
     N_WORK_PARTS
 } WorkPart;
@@ -114,7 +111,7 @@ static size_t slab_elems(const Work* work, SublayerId id, int units) {
 static Slab compact(const Work* work, int gradients, int l, SublayerId id) {
     const SublayerWork* w = work_of(work, l, id);
     size_t attention = slab_elems(work, ATTENTION, work->most[ATTENTION]), mlp = slab_elems(work, MLP, work->most[MLP]);
-    Slab slab = {.total = w->stay + w->taken, .width = w->K, .stride = w->columns + w->taken * work->span[id]};
+    Slab slab = {.total = w->stay + w->taken, .width = w->in.n, .stride = w->out.n + w->taken * work->span[id]};
     slab.elem = gradients ? sizeof(float) : dtype_bytes(work->dt);
     char* at = work->part[gradients ? PART_GRADS : PART_WEIGHTS];
     at += ((size_t)l * (attention + mlp) + (id == MLP ? attention : 0)) * slab.elem;
@@ -168,35 +165,24 @@ static void copy_strip(const Model* m, const Strip* to, const Strip* from, DType
 
 // ---- this rank's own, to the compact slab; and its gradients back, 0 for what was not computed of rows that were
 
-// Columns of a list, which lie tight before they have their place beside those of other ranks; place: its inverse.
-static void exchange_columns(const Model* m, const Strip* own, const Strip* here, const int* kept, const int* place,
-                             int back, DType dt) {
-    const Work* work = m->ranks->work;
-    const RankOps* ops = m->k->ranks;
-    int is_tight = here->stride == here->cols;
-    Strip tight = {is_tight ? here->at : work->part[PART_SCRATCH], here->rows, here->cols, here->cols};
-    if (here->cols == 0) return;
-    if (!back) ops->gather_columns(tight.at, own->at, kept, own->rows, here->cols, own->stride, dt, m->s);
-    if (!is_tight) copy_strip(m, back ? &tight : here, back ? here : &tight, dt);
-    if (back) ops->scatter_columns(own->at, tight.at, place, own->rows, own->stride, here->cols, dt, m->s);
-}
-
 static void exchange_own(const Model* m, SublayerId id, int l, int back) {
+    const RankOps* ops = m->k->ranks;
     const Work* work = m->ranks->work;
     const SublayerWork* w = work_of(work, l, id);
     DType dt = back ? DT_F32 : m->dt;
     Slab from = owned(m, back, l, id), to = compact(work, back, l, id);
     for (int part = 0; part < N_UNIT_PARTS && w->stay > 0; part++) {
-        Strip own[MOST_RUNS], here[MOST_RUNS];
-        int n = list_strips(own, work, id, part, &from, w->stay);
+        Strip owns[MOST_RUNS], here[MOST_RUNS];
+        const Cut* cut = part == ROWS ? &w->in : &w->out;
+        int n = list_strips(owns, work, id, part, &from, w->stay), whole = part == BIAS || !cut->kept;
         list_strips(here, work, id, part, &to, w->stay);
-        if (part == COLUMNS) here[0].cols = w->columns;
-        for (int i = 0; i < n; i++)
-            if (part == COLUMNS && w->kept_out)
-                exchange_columns(m, &own[i], &here[i], w->kept_out, w->place_out, back, dt);
-            else if (part == ROWS && w->kept_in)
-                exchange_columns(m, &own[i], &here[i], w->kept_in, w->place_in, back, dt);
-            else copy_strip(m, back ? &own[i] : &here[i], back ? &here[i] : &own[i], dt);
+        for (int i = 0; i < n; i++) {
+            const Strip *own = &owns[i], *copy = &here[i];
+            if (whole) copy_strip(m, back ? own : copy, back ? copy : own, dt);
+            else if (back)
+                ops->scatter_columns(own->at, copy->at, cut->place, own->rows, own->stride, cut->n, dt, m->s);
+            else ops->gather_columns(copy->at, own->at, cut->kept, own->rows, cut->n, own->stride, dt, m->s);
+        }
     }
 }
 
@@ -234,7 +220,7 @@ static int list_move(Holding* list, const Model* m, const Move* move, SublayerId
         const SublayerWork* w = work_of(work, l, id);
         Slab slab = taken ? compact(work, gradients, l, id) : owned(m, gradients, l, id);
         slab.first = taken ? w->stay + before : id == ATTENTION ? move->head : move->first_hidden;
-        slab.column = taken ? w->columns + before * work->span[id] : slab.first * work->span[id];
+        slab.column = taken ? w->out.n + before * work->span[id] : slab.first * work->span[id];
         list_strips(strips, work, id, part, &slab, units_of((SliceCount){move->heads, move->hidden}, id));
     }
     for (int i = 0; i < n; i++) {
@@ -344,11 +330,6 @@ void work_end(Model* m) {
 
 // ---- memory
 
-// One after another: kept_in, place_in (C); kept_out, source_out (most); place_out (own).
-static size_t list_ints(const Work* work, int id) {
-    return 2 * (size_t)work->C + (size_t)((2 * work->most[id] + work->own[id]) * work->span[id]);
-}
-
 static Work dimensions(const Model* m, const WorkNeeds* needs) {
     const Shape* shape = &m->shape;
     const int least[N_SUBLAYERS] = {[ATTENTION] = needs->most_heads, [MLP] = needs->most_hidden};
@@ -363,8 +344,7 @@ static Work dimensions(const Model* m, const WorkNeeds* needs) {
         bytes[PART_WEIGHTS] += L * most * dtype_bytes(m->dt);
         bytes[PART_GRADS] += L * most * elem;
         bytes[PART_MOVING] += 2 * (size_t)work.most[id] * unit_elems(shape, id) * elem;  // given and taken
-        bytes[PART_SCRATCH] = MAX(bytes[PART_SCRATCH], (size_t)work.C * own * elem);
-        bytes[PART_LISTS] += L * list_ints(&work, i) * sizeof(int);
+        bytes[PART_LISTS] += L * 2 * ((size_t)work.C + own) * sizeof(int);               // both lists of both cuts
     }
     return work;
 }
@@ -403,47 +383,20 @@ void work_close(Work* work) {
 
 // ---- lists of what is left out
 
-static int* new_list(Work* work, int n) {
-    int* list = work->lists_end;
-    work->lists_end += n;
-    return list;
-}
-
-// Where a list of Work.lists is on the device.
-static const int* on_device(const Work* work, const int* list) {
-    return (const int*)work->part[PART_LISTS] + (list - work->lists);
-}
-
-// place (n) = where each of 0 .. n - 1 stands in kept (n_kept), or -1.
-static const int* invert(Work* work, int n, const int* kept, int n_kept) {
-    int* place = new_list(work, n);
-    for (int j = 0; j < n; j++) place[j] = -1;
-    for (int j = 0; j < n_kept; j++) place[kept[j]] = j;
-    return on_device(work, place);
-}
-
-// Columns of the input of a column-parallel linear.
-static void cut_inputs(Work* work, SublayerWork* w, const IndexList* columns) {
-    w->K = columns->n;
-    w->kept_in = on_device(work, memcpy(new_list(work, w->K), columns->index, (size_t)w->K * sizeof(int)));
-    w->place_in = invert(work, work->C, columns->index, columns->n);
-}
-
-// Columns of Row: the block computes all channels, and the linear uses these and those of the units taken.
-static void cut_outputs(Work* work, SublayerId id, SublayerWork* w, const IndexList* columns) {
-    int span = work->span[id], n = columns->n, all = n + w->taken * span, *kept = new_list(work, all);
+static Cut cut_to(Work* work, const IndexList* columns, int all) {
+    int n = columns->n, *kept = work->lists_end, *place = kept + n;
     memcpy(kept, columns->index, (size_t)n * sizeof *kept);
-    for (int j = n; j < all; j++) kept[j] = w->stay * span + j - n;
-    w->columns = n;
-    w->kept_out = on_device(work, kept), w->place_out = invert(work, work->own[id] * span, kept, n);
-    w->source_out = invert(work, (w->stay + w->taken) * span, kept, all);
+    for (int j = 0; j < all; j++) place[j] = -1;
+    for (int j = 0; j < n; j++) place[kept[j]] = j;
+    work->lists_end = place + all;
+    const int* on_device = (const int*)work->part[PART_LISTS] + (kept - work->lists);
+    return (Cut){n, on_device, on_device + n};
 }
 
-// Units that others gave to this rank need all columns of the input, so nothing is left out of it then.
 static void leave_out(Work* work, SublayerId id, SublayerWork* w, const PrunedLayer* kept) {
     const IndexList *in = &kept->columns[column_linear(id)], *out = &kept->columns[row_linear(id)];
-    if (in->n != work->C && w->taken == 0) cut_inputs(work, w, in);
-    if (out->n != w->stay * work->span[id]) cut_outputs(work, id, w, out);
+    if (in->n != w->in.n) w->in = cut_to(work, in, work->C);
+    if (out->n != w->out.n) w->out = cut_to(work, out, work->own[id] * work->span[id]);
 }
 
 void work_set(Model* m, const WorkPlan* plan) {
@@ -458,11 +411,11 @@ void work_set(Model* m, const WorkPlan* plan) {
     for (int i = 0; i < work->L * N_SUBLAYERS && plan->active; i++) {
         SublayerId id = (SublayerId)(i % N_SUBLAYERS);
         int stay = work->own[id] - units_of(given, id);
-        SublayerWork w = {.stay = stay, .taken = units_of(taken, id), .K = work->C, .columns = stay * work->span[id]};
-        if (plan->kept) leave_out(work, id, &w, &plan->kept[i / N_SUBLAYERS]);
-        w.differs = stay < work->own[id] || w.taken > 0 || w.kept_in || w.kept_out;
+        SublayerWork w = {0, stay, units_of(taken, id), {.n = work->C}, {.n = stay * work->span[id]}};
+        if (plan->kept && w.taken == 0) leave_out(work, id, &w, &plan->kept[i / N_SUBLAYERS]);
+        w.differs = stay < work->own[id] || w.taken > 0 || w.in.kept || w.out.kept;
         work->differs |= w.differs;
-        work->cut |= w.kept_in || w.kept_out;
+        work->cut |= w.in.kept || w.out.kept;
         work->layers[i] = w;
     }
     if (plan->active && plan->n_moves > 0) open_movers(m);
@@ -498,18 +451,14 @@ Linear work_linear(const Model* m, LinearId id, int l) {
     if (!now) return linear;
     const Work* work = m->ranks->work;
     Slab weights = compact(work, 0, l, sub), grads = compact(work, 1, l, sub);
-    if (is_column(id)) {
-        linear.w = weights.part[ROWS], linear.dw = (float*)grads.part[ROWS];
-        if (linear.b) linear.b = weights.part[BIAS], linear.db = (float*)grads.part[BIAS];
-        linear.OC = runs_sum(unit_rows(&m->shape, sub, weights.total));
-        linear.K = weights.width;
-        linear.kept = now->kept_in, linear.source = now->place_in;
-        return linear;
-    }
-    linear.w = weights.part[COLUMNS], linear.dw = (float*)grads.part[COLUMNS];
-    linear.K = weights.stride;
-    linear.width = weights.total * work->span[sub];
-    linear.kept = now->kept_out, linear.source = now->source_out;
+    const Cut* cut = is_column(id) ? &now->in : &now->out;
+    UnitPart part = is_column(id) ? ROWS : COLUMNS;
+    linear.w = weights.part[part], linear.dw = (float*)grads.part[part];
+    linear.kept = cut->kept, linear.source = cut->place;
+    linear.K = is_column(id) ? weights.width : weights.stride;
+    if (!is_column(id)) linear.width = weights.total * work->span[sub];
+    else linear.OC = runs_sum(unit_rows(&m->shape, sub, weights.total));
+    if (is_column(id) && linear.b) linear.b = weights.part[BIAS], linear.db = (float*)grads.part[BIAS];
     return linear;
 }
 
