@@ -17,41 +17,39 @@ int word_choice(Word word, const char* choices) {
     }
 }
 
-static int read_number(Word word, double* x) {
-    char digits[64], *end = digits;
-    if (word.n == 0 || word.n >= sizeof digits) return 0;
-    memcpy(digits, word.at, word.n);
-    digits[word.n] = 0;
-    if (strspn(digits, "0123456789.eE+-") != word.n) return 0;
-    *x = strtod(digits, &end);  // a point, because the program stays in the "C" locale
-    return end == digits + word.n;
-}
+enum { SECONDS = 7 };  // of the units of a RHYTHM
 
-// take_unit cuts the unit from the end of a word and returns its factor: k, M, G; of bytes K, M, G; Ki, Mi, Gi.
-static double take_unit(Word* word, int is_bytes) {
-    size_t is_binary = word->n > 1 && word->at[word->n - 1] == 'i', n = 1 + is_binary;
-    const char* units = is_binary || is_bytes ? "KMG" : "kMG";
-    const char* unit = word->n > n ? strchr(units, word->at[word->n - n]) : NULL;
-    if (!unit) return 1;
-    word->n -= n;
-    return pow(*units == 'K' ? 1024 : 1000, (double)(unit - units + 1));
+// Returns the number's unit, 0 for none, or -1 where the word is no number. Hexadecimal is none. A fraction has a
+// point, because the program stays in the "C" locale.
+static int read_number(const Field* f, Word word, double* x) {
+    const char* units = f->type == REAL     ? ""
+                        : f->type == BYTES  ? "|K|M|G|Ki|Mi|Gi"
+                        : f->type == RHYTHM ? "|k|M|G|Ki|Mi|Gi|s"
+                                            : "|k|M|G|Ki|Mi|Gi";
+    char digits[64], *end;
+    size_t n = 0;
+    for (; n < MIN(word.n, sizeof digits - 1) && memchr("0123456789.eE+-", word.at[n], 15); n++) digits[n] = word.at[n];
+    digits[n] = 0;
+    *x = strtod(digits, &end);
+    if (n == 0 || *end) return -1;
+    int unit = word_choice((Word){word.at + n, word.n - n}, units);
+    if (unit > 0 && unit != SECONDS) *x *= pow(f->type == BYTES || unit > 3 ? 1024 : 1000, (unit - 1) % 3 + 1);
+    return unit;
 }
 
 static const char* set_number(const Field* f, void* at, Word word, char wanted[WANTED]) {
-    double x = 0, scale = 1;
-    int is_whole = f->type == INT || f->type == INT64 || f->type == RHYTHM;
-    int in_seconds = f->type == RHYTHM && word.n > 0 && word.at[word.n - 1] == 's';
-    if (f->type != REAL) scale = take_unit(&word, f->type == BYTES);
-    if (in_seconds) word.n--;
-    if (!read_number(word, &x) || (x *= scale) < f->least || x > f->most || (is_whole && x != floor(x))) {
+    double x;
+    int is_whole = f->type == INT || f->type == INT64 || f->type == RHYTHM, unit = read_number(f, word, &x);
+    if (unit < 0 || x < f->least || x > f->most || (is_whole && x != floor(x))) {
         const char* kind = is_whole ? "whole number" : f->type == BYTES ? "size like 64M or 24G," : "number";
         if (f->type == RHYTHM) kind = "number of steps, or of seconds like 90s,";
-        int has_unit = is_whole && word.n && word.at[0] <= '9' && (scale > 1 || word.at[word.n - 1] > '9');
+        int in_seconds = f->type == RHYTHM && word.n && word.at[word.n - 1] == 's';
+        int has_unit = is_whole && word.n && word.at[0] <= '9' && word.at[word.n - 1 - (size_t)in_seconds] > '9';
         snprintf(wanted, WANTED, "a %s from %.15g to %.15g%s", kind, f->least, f->most,
                  has_unit ? ", as 10k (10000) or 64Ki (65536)" : "");
         return wanted;
     }
-    if (f->type == INT || f->type == RHYTHM) *(int*)at = in_seconds ? -(int)x : (int)x;
+    if (f->type == INT || f->type == RHYTHM) *(int*)at = unit == SECONDS ? -(int)x : (int)x;
     else if (f->type == INT64) *(int64_t*)at = (int64_t)x;
     else *(double*)at = x == 0 ? 0 : x;  // not -0, which would print another way
     return NULL;

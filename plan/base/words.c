@@ -56,24 +56,23 @@ int words_next(Words* words, char sign, Word* word) {
 
 int words_refuse(const Words* words, Word at, const char* format, ...) {
     enum { SHOWN = 40 };
-    char why[256], place[32] = "", shown[2][SHOWN + 4];
+    char why[256], place[32] = "", shown[2 * SHOWN + 8];
     va_list args;
     va_start(args, format);
     vsnprintf(why, sizeof why, format, args);
     va_end(args);
-    const char *end = words->all.at + words->all.n, *caret = at.at ? at.at : end;
-    Word line = {caret, (size_t)(end - caret)};
-    size_t left = 0, right = before(line, '\n');
-    while (caret - left > words->all.at && caret[-(ptrdiff_t)left - 1] != '\n') left++;
-    snprintf(shown[0], sizeof shown[0], "%s%.*s", left > SHOWN ? "..." : "", (int)MIN(left, (size_t)SHOWN),
-             caret - MIN(left, (size_t)SHOWN));
-    snprintf(shown[1], sizeof shown[1], "%.*s%s", (int)MIN(right, (size_t)SHOWN), caret, right > SHOWN ? "..." : "");
-    for (int i = 0; i < 2; i++)
-        for (char* c = shown[i]; *c; c++)
-            if (*c < ' ' || *c > '~') *c = '?';
+    const char *begin = words->all.at, *end = begin + words->all.n, *caret = at.at ? at.at : end;
+    const char *from = caret, *to = caret;
+    while (from > begin && from[-1] != '\n' && caret - from <= SHOWN) from--;
+    while (to < end && *to != '\n' && to - caret <= SHOWN) to++;
+    int left = (int)(caret - from), right = (int)(to - caret);
+    snprintf(shown, sizeof shown, "%s%.*s^%.*s%s", left > SHOWN ? "..." : "", MIN(left, (int)SHOWN),
+             caret - MIN(left, (int)SHOWN), MIN(right, (int)SHOWN), caret, right > SHOWN ? "..." : "");
+    for (char* c = shown; *c; c++)
+        if (*c < ' ' || *c > '~') *c = '?';
     if (words->line) snprintf(place, sizeof place, "line %d, ", words->line);
     if (left + right == 0) return fail(words->err, "%sat the end: %s", place, why);
-    return fail(words->err, "%s\"%s^%s\": %s", place, shown[0], shown[1], why);
+    return fail(words->err, "%s\"%s\": %s", place, shown, why);
 }
 
 int word_cut(Word* word, char sign, Word* rest) {
@@ -82,22 +81,6 @@ int word_cut(Word* word, char sign, Word* rest) {
     if (has) *rest = trimmed(behind(*word, n + 1));
     *word = trimmed((Word){word->at, n});
     return has;
-}
-
-int word_take(Word* word, const char* prefix) {
-    size_t n = strlen(prefix);
-    if (word->n < n || memcmp(word->at, prefix, n) != 0) return 0;
-    *word = behind(*word, n);
-    return 1;
-}
-
-int word_take_number(Word* word, int* value, int most) {
-    int64_t x = 0;
-    size_t n = 0;
-    for (; n < word->n && word->at[n] >= '0' && word->at[n] <= '9'; n++) x = MIN(x * 10 + (word->at[n] - '0'), 1 << 30);
-    *word = behind(*word, n);
-    *value = (int)x;
-    return x > most ? -1 : n > 0;
 }
 
 // ---- values
@@ -111,12 +94,7 @@ void field_print(const Field* f, const void* base, char* text, size_t bytes) {
     const void* at = (const char*)base + f->at;
     text[0] = 0;
     switch (f->type) {
-        case RHYTHM:
-            if (*(const int*)at < 0) {
-                snprintf(text, bytes, "%ds", -*(const int*)at);
-                break;
-            }
-            __attribute__((fallthrough));
+        case RHYTHM: snprintf(text, bytes, "%d%s", abs(*(const int*)at), *(const int*)at < 0 ? "s" : ""); break;
         case FLAG:
         case INT:
         case INDEX: snprintf(text, bytes, "%d", *(const int*)at); break;

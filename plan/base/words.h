@@ -27,9 +27,6 @@ __attribute__((format(printf, 3, 4))) int words_refuse(const Words* words, Word 
 
 // Cuts the word before its first `sign`, and *rest is what follows that. Returns 1 if the word has one.
 int word_cut(Word* word, char sign, Word* rest);
-// Takes the prefix, or digits, from the beginning of a word. Returns 1 if they were there; -1: a number above `most`.
-int word_take(Word* word, const char* prefix);
-int word_take_number(Word* word, int* value, int most);
 // Prints a number in 15 digits, or in 17 if only these read back to the same.
 void number_print(double x, char* text, size_t bytes);
 // Prints the field as it could be written; empty for a TEXT that is NULL.

@@ -1,6 +1,7 @@
 // layout.c - see layout.h.
 #include "plan/layout/layout.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -260,17 +261,25 @@ int strategy_group(const RankStrategy* strategy, int rank, int* place) {
     return g;
 }
 
+// Takes these letters and the digits behind them from the beginning of a word. Returns 1 if both are there; -1: the
+// number is not from 1 to `most`.
+static int take_number(Word* word, const char* letters, int* value, int most) {
+    size_t n = strlen(letters);
+    if (word->n <= n || memcmp(word->at, letters, n) || !isdigit((unsigned char)word->at[n])) return 0;
+    for (*value = 0; n < word->n && isdigit((unsigned char)word->at[n]); n++)
+        *value = MIN(*value * 10 + (word->at[n] - '0'), 1 << 24);
+    *word = (Word){word->at + n, word->n - n};
+    return *value >= 1 && *value <= most ? 1 : -1;
+}
+
 // Reads a word like 2xtp2pp3; its parts come in this order.
 static int read_group(PipelineGroup* g, Word word) {
     enum { MOST_COPIES = 16384, MOST_DEGREE = 64 };
-    int tp = 0, pp = 0;
     *g = (PipelineGroup){1, 1, 1};
-    int copies = word_take_number(&word, &g->copies, MOST_COPIES);
-    if (copies && (g->copies < 1 || copies < 0 || !word_take(&word, "x"))) return -1;
-    if (!copies) g->copies = 1;
-    if (word_take(&word, "tp")) tp = word_take_number(&word, &g->tp, MOST_DEGREE) > 0 && g->tp > 0 ? 1 : -1;
-    if (word_take(&word, "pp")) pp = word_take_number(&word, &g->pp, MOST_DEGREE) > 0 && g->pp > 0 ? 1 : -1;
-    return tp < 0 || pp < 0 || tp + pp == 0 || word.n > 0 ? -1 : 0;
+    int copies = take_number(&word, "", &g->copies, MOST_COPIES);
+    int tp = take_number(&word, copies ? "xtp" : "tp", &g->tp, MOST_DEGREE);
+    int pp = take_number(&word, copies && !tp ? "xpp" : "pp", &g->pp, MOST_DEGREE);
+    return copies < 0 || tp < 0 || pp < 0 || tp + pp == 0 || word.n > 0 ? -1 : 0;
 }
 
 // Each kind of pipeline may come only once: ranks keep their order, so like pipelines group only as neighbours.
