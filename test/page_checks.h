@@ -22,17 +22,21 @@ static inline int count(const char* text, const char* words) {
     return n;
 }
 
-// The first line of a page's data, in a page that must outlive it. 0, or -1 when it is no JSON.
-static inline int page_json(Json* json, const char* page) {
+// Line i of a page's data, from 0, in a page that must outlive it. 0, or -1 when it is no JSON.
+static inline int page_line_json(Json* json, const char* page, int i) {
     const char* mark = "type='application/json'>\n";
     char err[ERR_BYTES] = "no data";
-    const char *begin = strstr(page, mark), *end = begin ? strchr(begin + strlen(mark), '\n') : NULL;
-    if (end) begin += strlen(mark);
+    const char* begin = strstr(page, mark);
+    if (begin) begin += strlen(mark);
+    for (; begin && i > 0; i--) begin = strchr(begin, '\n') ? strchr(begin, '\n') + 1 : NULL;
+    const char* end = begin ? strchr(begin, '\n') : NULL;
     if (end && !json_parse(json, begin, (size_t)(end - begin), err)) return 0;
     printf("    %s\n", err);
     test_failures_in_claim++;
     return -1;
 }
+
+static inline int page_json(Json* json, const char* page) { return page_line_json(json, page, 0); }
 
 static inline void check_page_needs_nothing_else(const char* page) {
     CHECK(!strncmp(page, "<!doctype html>", 15) && strstr(page, "</html>"));

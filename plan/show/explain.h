@@ -14,17 +14,12 @@ typedef struct Shown {
     int chosen;  // the one that would run
 } Shown;
 
-// A stage of a pipeline and what it does in the step as played.
-typedef struct ShownStage {
-    const TaskList* list;
-    int first_rank, ranks, first_layer, end_layer, slots;
-} ShownStage;
-
+// The stages of a pipeline, which have equally many ranks, and what they do in the step as played.
 typedef struct ShownStages {
-    int n;  // 0: no pipeline
-    const ShownStage* stage;
-    double makespan, bubble;
-    const char* logged;  // a line of log.jsonl: a measured step of such a pipeline; NULL: none
+    int n, ranks;  // n = 0: no pipeline
+    const Schedule* schedule;
+    const int* first_layer;  // (n + 1)
+    const char* logged;      // a line of log.jsonl: a measured step of such a pipeline; NULL: none
 } ShownStages;
 
 typedef struct Explained {

@@ -1,9 +1,11 @@
 // explain.js - draws plan.html: the timeline of every rank, one for each planner, on one scale of time; a lane for each
 // stage of a pipeline; what the makespan consists of, and what other searches came to.
 //
-// The first line of the data is the plan (page.c says what is in it). A second one, where there is one, is the line
-// that log.jsonl has of a step that was measured.
-const [x, logged] = lines();
+// The first line of the data is what holds for all plans (page.c says what is in it). Behind it stand a line for each
+// plan, one for each stage of a pipeline, and the line that log.jsonl has of a step that was measured.
+const [x, ...rest] = lines();
+x.plans = rest.filter(l => Array.isArray(l.micro_batches));
+const lanes = rest.filter(l => 'tasks' in l), logged = rest.find(l => 'measured_ms' in l);
 const body = document.body;
 const gap = x.beside > 0 ? x.makespan / x.beside - 1 : 0;
 title(x.title, x.ranks + ' ranks, ' + x.node + ' a node, ' +
@@ -25,26 +27,27 @@ function timeAxis(c, longest, across, y, width) {
 // ---- stages of a pipeline: passes forward and backward, thin bars of messages, and bars of ranks as measured
 
 // [computing, waiting] in ms of each rank of a stage, in the step that was measured; null: there is none.
-function measuredRanks(stages) {
-  const ranks = stages.lanes.reduce((sum, l) => sum + l.ranks, 0), of = logged && logged.ranks;
-  if (!of || logged.stages !== stages.lanes.length || !(logged.measured_ms > 0)) return null;
+function measuredRanks() {
+  const ranks = lanes.reduce((sum, l) => sum + l.ranks, 0), of = logged && logged.ranks;
+  if (!of || logged.stages !== lanes.length || !(logged.measured_ms > 0)) return null;
   const { compute_ms = [], wait_ms = [] } = of, times = compute_ms.map((compute, r) => [compute, wait_ms[r]]);
   return times.length === ranks && times.flat().every(t => typeof t === 'number') ? times : null;
 }
-function showStages(p) {
-  const words = ['forward', 'backward', 'message'], times = measuredRanks(p), took = times ? logged.measured_ms : 0;
-  const left = 62, foot = 20, pass = 22, thin = 4, space = 8, scale = Math.max(p.makespan, took) || 1;
+function showStages() {
+  const words = ['forward', 'backward', 'message'], times = measuredRanks(), took = times ? logged.measured_ms : 0;
+  const left = 62, foot = 20, pass = 22, thin = 4, space = 8, scale = Math.max(x.schedule, took) || 1;
   const paints = ['--first', '--second', '--soft'];
   let height = 4, across;
-  for (const l of p.lanes) {
+  for (const l of lanes) {
     l.measured = times ? times.slice(l.first_rank, l.first_rank + l.ranks) : [];
     l.top = height;
     l.tall = pass + 3 + l.measured.length * (thin + 1);
     height += l.tall + space;
   }
   element(body, 'h2', 'Stages');
-  element(body, 'p', p.lanes.length + ' stages, played in the cost model: ' + ms(p.makespan) + ', of which stages ' +
-    'wait ' + share(p.bubble) + '.' + (times ? ' Step ' + logged.step + ' of the run in this directory took ' +
+  const bubble = x.schedule > 0 ? 1 - lanes.reduce((sum, l) => sum + l.busy, 0) / (lanes.length * x.schedule) : 0;
+  element(body, 'p', lanes.length + ' stages, played in the cost model: ' + ms(x.schedule) + ', of which stages ' +
+    'wait ' + share(bubble) + '.' + (times ? ' Step ' + logged.step + ' of the run in this directory took ' +
     ms(took) + '.' : ' Nothing was measured.'));
   const legend = element(body, 'div', undefined, 'legend');
   words.forEach((w, i) => key(legend, 'var(' + paints[i] + ')',
@@ -54,12 +57,12 @@ function showStages(p) {
   always(() => {
     const c = paper(canvas, height + foot), width = canvas.clientWidth;
     across = t => left + t / scale * (width - left - 8);
-    p.lanes.forEach((l, s) => {
+    lanes.forEach((l, s) => {
       c.textAlign = 'right';
       c.fillStyle = css('--soft');
       c.fillText('stage ' + s, left - 8, l.top + 15);
       c.fillStyle = css('--idle');
-      c.fillRect(left, l.top, across(p.makespan) - left, pass);
+      c.fillRect(left, l.top, across(x.schedule) - left, pass);
       for (const [kind, , round, , start, end] of l.tasks) {
         const a = across(start), w = Math.max(across(end) - a - 0.5, 0.5), message = kind > 1;
         c.fillStyle = css(paints[Math.min(kind, 2)]);
@@ -95,14 +98,14 @@ function showStages(p) {
     return told.join('\n');
   }
   hover(canvas, (px, y) => {
-    const s = p.lanes.findIndex(l => y >= l.top && y < l.top + l.tall);
+    const s = lanes.findIndex(l => y >= l.top && y < l.top + l.tall);
     if (s < 0) return '';
-    const inPass = y < p.lanes[s].top + pass;
-    return describe(p.lanes[s], s, p.lanes[s].tasks.find(([kind, , , , start, end]) =>
+    const inPass = y < lanes[s].top + pass;
+    return describe(lanes[s], s, lanes[s].tasks.find(([kind, , , , start, end]) =>
       (kind < 2) === inPass && px >= across(start) && px < across(end)));
   });
 }
-if (x.stages) showStages(x.stages);
+if (lanes.length) showStages();
 
 // ---- all plans as a table
 

@@ -222,16 +222,12 @@ static char* last_measured(const Run* run) {
 
 static void show_stages(ShownStages* x, const Run* run, const char* logged, Arena* arena) {
     const Model* m = &run->model;
-    const Schedule* schedule = &run->batch.planned->made.schedule;
-    int P = m->stages, each = m->world->size / P;
+    int P = m->stages;
     if (P == 1) return;
-    ShownStage* stages = TAKE(arena, ShownStage, P);
-    if (!stages) die("--explain: no memory for %d stages", P);
-    for (int s = 0; s < P; s++) {
-        int first = layout_first(&m->ranks->layout, s), end = layout_first(&m->ranks->layout, s + 1);
-        stages[s] = (ShownStage){&schedule->stages[s], s * each, each, first, end, pipeline_slots(P, s)};
-    }
-    *x = (ShownStages){P, stages, schedule->makespan, schedule_bubble(schedule, P), logged};
+    int* first = TAKE(arena, int, P + 1);
+    if (!first) die("--explain: no memory for %d stages", P);
+    for (int s = 0; s <= P; s++) first[s] = layout_first(&m->ranks->layout, s);
+    *x = (ShownStages){P, m->world->size / P, &run->batch.planned->made.schedule, first, logged};
 }
 
 // ---- all of it
