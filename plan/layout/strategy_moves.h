@@ -54,8 +54,8 @@ typedef struct MoveWindow {
     int meets;     // exchanges of its last pass go over links
 } MoveWindow;
 
-// Plays both moves. late (ranks) =: ms by which weights hold up each rank. *inside =: gradients leave under last passes;
-// else the step ends sooner where they leave behind these. Returns the ms by which it ends after the last pipeline would
-// by itself. NaN without memory.
+// Plays both moves. late (ranks) =: ms by which weights hold up each rank. *inside =: 1 if gradients leave under last
+// passes, 0 if the step ends sooner where they leave behind these. Returns the ms by which it ends after the last
+// pipeline would by itself; NaN without memory.
 double strategy_play(double* late, int* inside, const MoveTables* x, const StrategyMoves* m, const MoveWindow* window,
                      Arena* arena);
