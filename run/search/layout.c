@@ -234,7 +234,7 @@ static void print_answer(const Known* x, const Answer* a, double seconds) {
     printf("        searched for %.0f ms\n", 1e3 * seconds);
 }
 
-// Returns 1 if lists are candidates: no option contradicts them (run/README.md), ranks are alike, and not too many.
+// Lists are no candidates beside options that contradict them (plan/README.md), on ranks of unlike kinds, on too many.
 static int may_be_list(const Known* x) {
     const Config* c = &x->run->config;
     int named = config_was_given(c, "--tp") || config_was_given(c, "--pp") || config_was_given(c, "--strategies");
