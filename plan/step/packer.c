@@ -70,7 +70,6 @@ Packer packer_take(const int* sorted, int n, const Setting* setting, Arena* aren
                 .ms = TAKE(arena, double, (size_t)LEAST_SIZES* n),
                 .work = TAKE(arena, double, n + 1),
                 .tokens = TAKE(arena, double, n + 1),
-                .least_rest = TAKE(arena, double, n + 1),
                 .bins = TAKE(arena, Bin, n),
                 .bin_of = TAKE(arena, int, n),
                 .rank_of = TAKE(arena, int, n),
@@ -81,7 +80,6 @@ Packer packer_take(const int* sorted, int n, const Setting* setting, Arena* aren
                 .node_most = TAKE(arena, double, ranks),
                 .last = TAKE(arena, int, ranks),
                 .ring_docs = TAKE(arena, int, ranks),
-                .free_from = TAKE(arena, double, ranks),
                 .node_free = TAKE(arena, int, ranks),
                 .wide = TAKE(arena, int, ranks),
                 .attention = TAKE(arena, double, ranks),
@@ -121,17 +119,6 @@ static void weigh_document(Packer* x, int k) {
     for (int i = 0; i < LEAST_SIZES && least + i < x->n_sizes; i++) x->ms[LEAST_SIZES * k + i] = ms_on(x, least + i, k);
 }
 
-// The least rank-ms of a document: a group computes at least this, whatever it must exchange by tables.
-static double least_work(const Packer* x, int k) {
-    double s = x->sorted[k], seen = seen_by(x, k), least = INFINITY;
-    for (int i = x->least[k]; i < x->n_sizes; i++) {
-        const GroupCost* g = group_at(x, i);
-        least = MIN(least, g->cp_size * (g->quadratic * seen + g->per_token + g->shown_linear[HIDING_OWN]) * s);
-        if (i == 0) break;  // alone it does the least
-    }
-    return least;
-}
-
 void packer_begin(Packer* x) {
     const Setting* setting = x->setting;
     x->fastest = x->speeds = x->placed = 0;
@@ -141,14 +128,13 @@ void packer_begin(Packer* x) {
     }
     x->capacity = 0;
     for (int r = 0; r < x->ranks; r++) x->capacity += rank_capacity(&setting->limits, r);
-    x->work[0] = x->tokens[0] = x->least_rest[x->n] = 0;
+    x->work[0] = x->tokens[0] = 0;
     for (int k = 0; k < x->n; k++) {
         double s = x->sorted[k];
         weigh_document(x, k);
         x->work[k + 1] = x->work[k] + (setting->cost.quadratic * seen_by(x, k) + setting->cost.per_token) * s;
         x->tokens[k + 1] = x->tokens[k] + s;
     }
-    for (int k = x->n - 1; k >= 0; k--) x->least_rest[k] = x->least_rest[k + 1] + least_work(x, k);
 }
 
 // The task of a document at a size from its least one on; t is infinite if it does not fit.
@@ -278,7 +264,7 @@ static int64_t most_local(const Packer* x, const Bin* bin) {
 
 static void note_loads(Packer* x, const Bin* bin) {
     int end = bin->first_rank + bin->cp_size;
-    for (int r = bin->first_rank; r < end; r++) x->loaded += bin->end - x->load[r], x->load[r] = bin->end;
+    for (int r = bin->first_rank; r < end; r++) x->load[r] = bin->end;
     for (int n = bin->first_rank / x->node; n <= (end - 1) / x->node; n++) {
         double least = x->load[n * x->node], most = least;
         for (int r = n * x->node + 1; r < MIN((n + 1) * x->node, x->ranks); r++)
@@ -416,19 +402,6 @@ static void look_inside(const Packer* x, const Task* task, int first, int stride
     }
 }
 
-// Notes when the first window of this size is free: loads only grow, so none is free before.
-static void note_free_from(Packer* x, const Task* task, int stride) {
-    int d = task->g->cp_size;
-    double least = INFINITY;
-    for (int first = 0; first < x->ranks; first += x->node)
-        for (int r = first; r + d <= MIN(first + x->node, x->ranks); r += stride) {
-            double most = 0;
-            for (int i = r; i < r + d; i++) most = MAX(most, x->load[i]);
-            least = MIN(least, most);
-        }
-    x->free_from[task->size] = least;
-}
-
 // Only a much emptier window, or a fuller one, is better than one that leaves no rank idle.
 static int may_be_better(const Packer* x, const Task* task, const Window* best, int node) {
     double own = x->joins ? task->g->micro_batch : 0, idle = best->waste / task->g->cp_size - own;
@@ -436,21 +409,18 @@ static int may_be_better(const Packer* x, const Task* task, const Window* best, 
     return x->way.levels ? x->node_least[node] < best->start / 2 : x->node_most[node] > best->start;
 }
 
-// The best window inside a node. Untouched nodes are equally good if ranks are alike, so one is looked at. If
-// capacities are alike, windows of many ranks begin at coarser places, which keeps the search short.
-static Window inside_window(Packer* x, const Task* task) {
+// The best window inside a node. If capacities are alike, windows of many ranks begin at coarser places, which keeps
+// the search short.
+static Window inside_window(const Packer* x, const Task* task) {
     Window best = {.first = -1};
-    int empty = 0, stride = x->way.least;
+    int stride = x->way.least;
     double soonest = task->t / x->fastest;
     if (task->g->cp_size == 1) return local_window(x, task);
-    if (x->free_from[task->size] + soonest + (x->joins ? task->g->micro_batch : 0) > x->target) return best;
     while (4 * stride <= task->g->cp_size && !x->setting->limits.capacities) stride *= 2;
     for (int n = 0, first = 0; n < x->nodes; n++, first += x->node) {
         if (x->node_least[n] + soonest > x->target || !may_be_better(x, task, &best, n)) continue;
-        if (x->node_most[n] == 0 && !x->unlike && first + x->node <= x->ranks && empty++) continue;
         look_inside(x, task, first, stride, &best);
     }
-    if (best.first < 0) note_free_from(x, task, stride);
     return best;
 }
 
@@ -458,11 +428,7 @@ static Window inside_window(Packer* x, const Task* task) {
 static Window across_window(const Packer* x, const Task* task) {
     Window best = {.first = -1};
     int d = task->g->cp_size;
-    for (int n = 0, first = 0; first + d <= x->ranks; n++, first += x->node) {
-        int busy = 0;
-        for (int j = n; j < n + d / x->node; j++) busy |= x->node_most[j] + task->t / x->fastest > x->target;
-        if (!busy) keep_better(x, &best, look_at(x, task, first));
-    }
+    for (int first = 0; first + d <= x->ranks; first += x->node) keep_better(x, &best, look_at(x, task, first));
     return best;
 }
 
@@ -495,7 +461,7 @@ static Window free_window(const Packer* x, const Task* task) {
     return best;
 }
 
-static Window find_window(Packer* x, const Task* task) {
+static Window find_window(const Packer* x, const Task* task) {
     if (x->one_pass) return free_window(x, task);
     return task->g->cp_size <= x->node ? inside_window(x, task) : across_window(x, task);
 }
@@ -503,13 +469,12 @@ static Window find_window(Packer* x, const Task* task) {
 // Puts the document there, in a new micro-batch unless the last one there has room.
 static int open_bin(Packer* x, int i, const Task* task, Window w) {
     int d = task->g->cp_size, id = x->n_bins, older = x->last[w.first], at = -1;
-    int capacity = group_capacity(&x->setting->limits, w.first, d);
     double free_at = w.start + task->g->micro_batch;
     if (w.joins) return put_in(x, i, task, older, -1), 1;
     Bin* bin = &x->bins[x->n_bins++];
     *bin = (Bin){.first_rank = w.first, .cp_size = d, .size = task->size, .older = older};
-    bin->most_room = bin->room = room_at(x, task->g, capacity), bin->idlest = w.first,
-    bin->pace = slowest_speed(x->setting, w.first, d);
+    bin->most_room = bin->room = room_at(x, task->g, group_capacity(&x->setting->limits, w.first, d)),
+    bin->idlest = w.first, bin->pace = slowest_speed(x->setting, w.first, d);
     bin->start = w.start, bin->shared = bin->end = free_at;
     for (int r = w.first; r < w.first + d; r++) {
         int last = x->last[r];
@@ -520,7 +485,6 @@ static int open_bin(Packer* x, int i, const Task* task, Window w) {
     for (int r = w.first; r < w.first + d && x->one_pass; r += x->node)
         x->node_free[r / x->node] -= MIN(x->node, w.first + d - r);
     if (x->one_pass && d > 1) x->wide[x->n_wide++] = id;
-    x->opened += (double)d * capacity;
     if (x->joins) bin->listed = 1, at = x->n_of_size[bin->size]++, x->of_size[x->begin[bin->size] + at] = id;
     put_in(x, i, task, id, at);
     return 1;
@@ -552,21 +516,18 @@ static void put_local(Packer* x, int i, int k, int id, double attention, double 
 
 // Puts the document beside the bin of several ranks that then ends last; 0: none.
 static int put_beside(Packer* x, int i, int k) {
-    int found = -1, kept = 0;
+    int found = -1;
     double s = x->sorted[k], attention = x->setting->groups[1].quadratic * s * seen_by(x, k), last = 0;
     double linear = alone_ms(x, k) - attention;
     for (int w = 0; w < x->n_wide; w++) {
         const Bin* bin = &x->bins[x->wide[w]];
         int r = bin->idlest;
         int64_t room = bin->beside - x->local_tokens[r];
-        if (room < x->shortest || bin->docs == 0) continue;  // full for good
-        x->wide[kept++] = x->wide[w];
         if (room < x->sorted[k]) continue;
         double end =
             end_of(x, bin, MAX(bin->attention, x->attention[r] + attention), MAX(bin->linear, x->linear[r] + linear));
-        if (end <= x->target && (found < 0 || end > last)) found = x->wide[kept - 1], last = end;
+        if (end <= x->target && (found < 0 || end > last)) found = x->wide[w], last = end;
     }
-    x->n_wide = kept;
     if (found >= 0) put_local(x, i, k, found, attention, linear);
     return found >= 0;
 }
@@ -599,19 +560,9 @@ static int place(Packer* x, int i, int k) {
     return w.first >= 0 && open_bin(x, i, &own, w);
 }
 
-// Returns 1 if the documents from k on surely take more time than is free before the target. It counts that documents
-// that fit no open micro-batch need others.
-static int is_hopeless(const Packer* x, int k) {
-    double more = MAX(x->tokens[x->n] - x->opened, 0) / x->holds[0];
-    double needed = x->least_rest[k] + more * x->setting->groups[1].micro_batch;
-    return !x->one_pass && !x->setting->speeds && needed > (x->ranks * x->target - x->loaded) * (1 + 1e-9);
-}
-
 static void clear(Packer* x) {
     x->n_bins = x->n_wide = 0;
-    x->loaded = x->opened = 0;
     memset(x->n_of_size, 0, sizeof(int) * (size_t)x->n_sizes);
-    for (int i = 0; i < x->n_sizes; i++) x->free_from[i] = 0;
     for (int r = 0; r < x->ranks; r++) {
         x->load[r] = 0, x->last[r] = -1, x->ring_docs[r] = 0;
         x->attention[r] = x->linear[r] = 0, x->local_tokens[r] = 0;
@@ -629,7 +580,7 @@ double pack(Packer* x, const int* docs, int n, int one_pass, PackWay way, double
     x->joins = one_pass || x->setting->groups[1].micro_batch > small_change * target;
     for (int i = 0; i < n; i++) {
         x->placed++;
-        if (is_hopeless(x, docs[i]) || !place(x, i, docs[i])) return INFINITY;
+        if (!place(x, i, docs[i])) return INFINITY;
     }
     for (int i = 0; i < x->n_bins; i++) end = MAX(end, x->bins[i].end);
     return end;

@@ -44,7 +44,6 @@ typedef struct Packer {
     double* ms;             // (n LEAST_SIZES) of a document by itself at the cp sizes from there on; infinite: it does
                             // not fit
     double *work, *tokens;  // (n + 1) sums of the documents before: ms of computing on one rank, tokens
-    double* least_rest;     // (n + 1) least rank-ms of the documents from one on, at any cp size
     int64_t placed;         // documents placed by all guesses so far
 
     // The guess at hand.
@@ -60,12 +59,10 @@ typedef struct Packer {
     int *of_size, *begin;            // bins of each cp size that may take documents, the one that ends last first;
                                      // begin: (sizes) where they begin
     int* n_of_size;                  // (sizes)
-    double loaded, opened;           // sum of load; tokens that fit the bins opened so far
     double* load;                    // (ranks) ms at which a rank is free
     double *node_least, *node_most;  // (nodes) load
     int* last;                       // (ranks) the bin it runs last, -1: none
     int* ring_docs;                  // (ranks)
-    double* free_from;               // (sizes) ms before which no window inside a node is free
     int* node_free;                  // (nodes) ranks without a pass
     int *wide, n_wide;               // (ranks) bins of several ranks, beside which documents may be local
     double *attention, *linear;      // (ranks) ms of local documents
