@@ -37,12 +37,12 @@ typedef struct Scratch {
 
 // Checks that some group that planners use holds every document. 0, or -1 with words.
 static int check_held(const Scratch* x, const Packer* packer, Err err) {
-    memset(x->groups.ulysses_sizes, 0, sizeof(int) * ((size_t)packer->ranks + 1));
+    memset(x->groups.ulysses_sizes, 0, sizeof(int) * ((size_t)packer->n_ranks + 1));
     for (int i = 0; i < packer->n_sizes; i++) {
-        int d = packer->sizes[i];
-        x->groups.ulysses_sizes[d] = packer->setting->groups[d].ulysses_size;
-        x->groups.capacities[d] = packer->holds[i];
-        if (packer->n == 0 || packer_holds(packer, i, x->sorted[0])) return 0;
+        const CpSize* size = &packer->sizes[i];
+        x->groups.ulysses_sizes[size->g->cp_size] = size->g->ulysses_size;
+        x->groups.capacities[size->g->cp_size] = size->holds;
+        if (packer->n == 0 || group_holds_in(size->g, x->sorted[0], size->room)) return 0;
     }
     return refuse_length(x->order[0], x->sorted[0], &packer->setting->limits, &x->groups, err);
 }
@@ -107,7 +107,6 @@ static int are_few(const Setting* setting, int n) { return n <= 2 * setting->lim
 static void search_all(Packer* packer, Best* b, Prediction* f) {
     static const PackWay ways[] = {{1, 0, 0, 1}, {1, 0, 0, 0}, {8, 0, 0, 1}};
     int dear = are_dear(packer->setting, b->aim), few = are_few(packer->setting, packer->n);
-    packer_begin(packer);
     for (int i = !dear; i < COUNT(ways); i++) {
         PackWay way = ways[i];
         if (way.least > 1 && ((!few && !dear) || b->makespan <= 1.006 * b->aim)) break;
@@ -184,11 +183,12 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
         .groups = {TAKE(arena, int, limits->ranks + 1), TAKE(arena, int, limits->ranks + 1), 1, limits->ranks, NULL},
         .arena = arena};
     Setting in_order = *setting;  // its squares are those of `sorted`
-    Packer packer = packer_take(x.sorted, n, &in_order, arena);
     if (arena_check(arena, err) < 0) return -1;
     *prediction = (Prediction){0};
     sort_longest_first(x.order, x.sorted, lengths, n);
     if (squares_in_order(&in_order.limits, x.order, n, arena, err) < 0) return -1;
+    Packer packer = packer_open(x.sorted, n, &in_order, arena);
+    if (arena_check(arena, err) < 0) return -1;
     if (check_held(&x, &packer, err) < 0) return -1;
     if (bounds_of(&prediction->bounds, x.sorted, n, &in_order, arena, err) < 0) return -1;
     if (n == 0) return arena_reset(arena, mark), 0;
@@ -218,7 +218,7 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
                 n, limits->ranks, limits->capacity, limits->max_ring_docs);
 }
 
-// The bytes are counted by hand: plan_flex holds 340 a document when merging takes 150 and rounds take 130 more. A
+// The bytes are counted by hand: plan_flex holds 350 a document when merging takes 150 and rounds take 130 more. A
 // packing's tree has up to 2^16 leaves of 16 bytes, and as many counts.
 size_t planning_bytes(int n, const PlanLimits* limits) {
     return (size_t)n * 512 + (size_t)limits->ranks * 1024 + ((size_t)2 << 20);

@@ -41,13 +41,12 @@ typedef struct Round {
 typedef struct Rounds {
     Packer* packer;
     int n, n_rounds;
-    double tokens, work;  // of all documents
-    int* round_of;        // (n) of each document, longest first
-    int *docs, *other;    // (n) lists of documents
-    Round* rounds;        // (cuts)
-    double* best;         // (cuts) at each
-    int *cut, *from;      // (cuts) documents before it; the cut before
-    Round* last;          // (cuts) the round that ends there
+    int* round_of;      // (n) of each document, longest first
+    int *docs, *other;  // (n) lists of documents
+    Round* rounds;      // (cuts)
+    double* best;       // (cuts) at each
+    int *cut, *from;    // (cuts) documents before it; the cut before
+    Round* last;        // (cuts) the round that ends there
     int64_t most_placed;
     uint64_t drawn;
 } Rounds;
@@ -72,7 +71,7 @@ static int has_wide_groups(const Rounds* x) {
     const WeightTimes* w = &x->packer->setting->weights;
     int wide = 0;
     for (int b = 0; b < x->packer->n_bins && w->layers > 0; b++)
-        wide |= x->packer->bins[b].cp_size > (w->across ? x->packer->node : 1);
+        wide |= x->packer->bins[b].g->cp_size > (w->across ? x->packer->node_size : 1);
     return wide;
 }
 
@@ -85,8 +84,9 @@ static int try_target(Rounds* x, const int* docs, int n, PackWay way, double tar
 static double bound_of(const Rounds* x, const int* docs, int n) {
     double tokens = 0, work = 0;
     for (int i = 0; i < n; i++) {
-        tokens += x->packer->sorted[docs[i]];
-        work += x->packer->work[docs[i] + 1] - x->packer->work[docs[i]];
+        const Document* doc = &x->packer->docs[docs[i]];
+        tokens += doc->s;
+        work += doc[1].work_before - doc->work_before;
     }
     return n ? round_bound(x->packer, docs[0], tokens, work) : 0;
 }
@@ -133,11 +133,14 @@ static Round plan_round(Rounds* x, const int* docs, int n, double limit) {
 static double bound_from(const Rounds* x, int k) {
     const Packer* s = x->packer;
     if (k == x->n) return 0;
-    double tokens = s->tokens[x->n] - s->tokens[k], work = s->work[x->n] - s->work[k];
+    const Document *from = &s->docs[k], *end = &s->docs[x->n];
+    double tokens = end->tokens_before - from->tokens_before, work = end->work_before - from->work_before;
     return work / s->speeds + ceil(tokens / s->capacity) * s->setting->groups[1].micro_batch;
 }
 
-static int most_cuts(const Packer* x) { return MAX(CUTS, CUTS_A_ROUND * (int)ceil(x->tokens[x->n] / x->capacity)); }
+static int most_cuts(const Packer* x) {
+    return MAX(CUTS, CUTS_A_ROUND * (int)ceil(x->docs[x->n].tokens_before / x->capacity));
+}
 
 // Chooses places to cut, even in the mean of tokens and work. Returns their number, with 0 and n.
 static int choose_cuts(Rounds* x) {
@@ -145,7 +148,8 @@ static int choose_cuts(Rounds* x) {
     int n_cuts = 1, most = most_cuts(s) - 1;
     x->cut[0] = 0;
     for (int k = 1; k < x->n; k++) {
-        double at = (s->tokens[k] / s->tokens[x->n] + s->work[k] / s->work[x->n]) / 2;
+        const Document *from = &s->docs[k], *end = &s->docs[x->n];
+        double at = (from->tokens_before / end->tokens_before + from->work_before / end->work_before) / 2;
         if (at * most >= n_cuts && n_cuts < most) x->cut[n_cuts++] = k;
     }
     x->cut[n_cuts++] = x->n;
@@ -154,6 +158,7 @@ static int choose_cuts(Rounds* x) {
 
 // Finds the best cuts. Returns 0 if none comes to less than `below` ms.
 static int cut_into_runs(Rounds* x, double below) {
+    const Document* s = x->packer->docs;
     int n_cuts = choose_cuts(x);
     for (int k = 0; k < x->n; k++) x->docs[k] = k;
     x->best[0] = 0;
@@ -161,7 +166,7 @@ static int cut_into_runs(Rounds* x, double below) {
         double rest = bound_from(x, x->cut[j]);
         x->best[j] = INFINITY;
         for (int i = j - 1; i >= 0; i--) {
-            if (x->packer->tokens[x->cut[j]] - x->packer->tokens[x->cut[i]] > x->packer->capacity) break;
+            if (s[x->cut[j]].tokens_before - s[x->cut[i]].tokens_before > x->packer->capacity) break;
             double limit = MIN(x->best[j], below - rest) - x->best[i];
             int n = x->cut[j] - x->cut[i];
             if (!(limit > step_ms(x, bound_of(x, x->docs + x->cut[i], n), 0))) continue;
@@ -245,14 +250,14 @@ static void move_run(Rounds* x, int a, int b, int back) {
     if (n == 0) return;
     int length = draw(x, 4) ? 1 + draw(x, MIN(LONGEST_RUN, n)) : 1, at = draw(x, n - length + 1), first = 0;
     double tokens = 0, returned = 0;
-    for (int i = at; i < at + length; i++) tokens += x->packer->sorted[x->docs[i]], x->round_of[x->docs[i]] = b;
+    for (int i = at; i < at + length; i++) tokens += x->packer->docs[x->docs[i]].s, x->round_of[x->docs[i]] = b;
     if (!back || m == 0) return;
-    while (first < m - 1 && x->packer->sorted[x->other[first]] > tokens) first++;
+    while (first < m - 1 && x->packer->docs[x->other[first]].s > tokens) first++;
     first += draw(x, 5) - 2;
     first = MIN(MAX(first, 0), m - 1);
     if (draw(x, 2)) first += draw(x, m - first);
     for (int i = first; i < m; i++) {
-        returned += x->packer->sorted[x->other[i]];
+        returned += x->packer->docs[x->other[i]].s;
         if (i > first && returned > 1.1 * tokens) break;
         x->round_of[x->other[i]] = a;
     }
@@ -303,7 +308,7 @@ static void level_and_keep(Rounds* x, Found* best, int64_t placed, int* scratch)
 // ---- the plan
 
 static void write_rounds(Plan* plan, Rounds* x, const int* order) {
-    plan->ranks = x->packer->ranks;
+    plan->ranks = x->packer->n_ranks;
     plan->n_docs = x->n;
     plan->n_micro_batches = 0;
     plan->n_rounds = x->n_rounds;
