@@ -83,10 +83,12 @@ char* checkpoint_read_file(const char* dir, const char* name, size_t* n, Err err
 
 // ---- the files of a save
 
-static void list_file(CheckpointWriter* w, const char* name, uint64_t bytes, uint64_t hash) {
-    if (!w->list) return;  // a process that joined the save tells the first one, which lists it
+static int list_file(CheckpointWriter* w, const char* name, uint64_t bytes, uint64_t hash) {
+    w->bytes = bytes, w->hash = hash;
+    if (!w->list) return 0;  // a process that joined the save tells the first one, which lists it
     fprintf(w->list, "%s\n  {\"name\": \"%s\", \"bytes\": %" PRIu64 ", \"hash\": \"%016" PRIx64 "\"}",
             ftell(w->list) ? "," : "", name, bytes, hash);
+    return 0;
 }
 
 static int check_name(const CheckpointWriter* w, const char* name, Err err) {
@@ -96,13 +98,16 @@ static int check_name(const CheckpointWriter* w, const char* name, Err err) {
 }
 
 int checkpoint_write_file(CheckpointWriter* w, const char* name, const void* bytes, size_t n, Err err) {
+    if (check_name(w, name, err) || write_file(w->dir, name, bytes, n, err)) return -1;
+    return list_file(w, name, n, disk_hash_bytes(bytes, n));
+}
+
+int checkpoint_take_file(CheckpointWriter* w, const char* name, Err err) {
     char path[CHECKPOINT_PATH];
-    uint64_t found, hash;
-    if (check_name(w, name, err) || write_file(w->dir, name, bytes, n, err) || disk_join(path, w->dir, name, err) ||
-        disk_hash(path, 0, &found, &hash, err))
+    uint64_t bytes, hash;
+    if (check_name(w, name, err) || disk_join(path, w->dir, name, err) || disk_hash(path, 0, &bytes, &hash, err))
         return -1;
-    list_file(w, name, found, hash);
-    return 0;
+    return list_file(w, name, bytes, hash);
 }
 
 int checkpoint_add_file(CheckpointWriter* w, const char* name, uint64_t bytes, uint64_t hash, Err err) {
@@ -114,8 +119,7 @@ int checkpoint_add_file(CheckpointWriter* w, const char* name, uint64_t bytes, u
     close(fd);
     if (found != bytes)
         return fail(err, "%s: expected %" PRIu64 " bytes as written, found %" PRIu64, path, bytes, found);
-    list_file(w, name, bytes, hash);
-    return 0;
+    return list_file(w, name, bytes, hash);
 }
 
 // Ends the list of files; returns its text, which the caller frees. NULL: there was no memory for it.

@@ -29,6 +29,7 @@ typedef struct CheckpointWriter {
     FILE* list;                   // stream of its list of files, into text (n_text); NULL in a process that joined
     char* text;
     size_t n_text;
+    uint64_t bytes, hash;  // of the last file
 } CheckpointWriter;
 
 // All return 0, or -1 with a message, where nothing else is said.
@@ -38,10 +39,11 @@ typedef struct CheckpointWriter {
 int checkpoint_begin(CheckpointWriter* w, const char* run_dir, int64_t step, Err err);
 // Joins the save from another process, after checkpoint_begin has returned in the first; no commit or abort follows.
 int checkpoint_join(CheckpointWriter* w, const char* run_dir, int64_t step, Err err);
-// Writes and syncs one small file (config.json, state.json). Names are of letters, digits and . _ - alone.
+// Writes and syncs one file. Names are of letters, digits and . _ - alone.
 int checkpoint_write_file(CheckpointWriter* w, const char* name, const void* bytes, size_t n, Err err);
-// The file `name` of the save has been written and synced, has this size and this disk_hash: it is not read again, but
-// must be there in this size.
+// The file `name` of the save has been written and synced here: it is read for its size and hash.
+int checkpoint_take_file(CheckpointWriter* w, const char* name, Err err);
+// The same in another process, with this size and this disk_hash: it is not read, but must be there in this size.
 int checkpoint_add_file(CheckpointWriter* w, const char* name, uint64_t bytes, uint64_t hash, Err err);
 // Marker, syncs, rename; afterwards only the newest `keep` complete checkpoints of run_dir remain (0: all of them; one
 // that is pinned stays until a later commit) and temporary directories of ours are gone. A checkpoint of the same step

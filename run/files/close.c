@@ -7,49 +7,30 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "data/json.h"
-#include "data/model_files.h"
 #include "plan/base/user_cache.h"
 #include "run/files/files.h"
 
 enum {
-    MOST_FILES = SMALL_FILES + 2,  // of a part; its tensors come first
-    PIECE = 16 << 20,              // bytes of a message
-    GENERATIONS = 2                // in DIR: the last one, and one on its way
+    PIECE = 16 << 20,  // bytes of a message
+    GENERATIONS = 2    // in DIR: the last one, and one on its way
 };
 
 static const char history_name[] = "history";  // a file of each part: the hash of all losses so far
 
-// What a rank's part consists of; none: it could not be copied.
-typedef struct RankPart {
-    int n;
-    char names[MOST_FILES][64];
-    uint64_t bytes[MOST_FILES];
-} RankPart;
-
 struct CloseCopy {
-    Run* run;
+    Writing writing;            // its first member
     char dir[CHECKPOINT_PATH];  // DIR/ragged-KEY
     int keeper, partner;        // who keeps this rank's part; whose part this one keeps. Itself: nobody
-    int64_t step, done;         // under way; the last one that all have written, -1: none
+    int64_t done;               // the last one that all have written, -1: none
     uint64_t history;
-    StateCopy copy;
-    RankPart* parts;                                  // (ranks)
-    const char *own[MOST_FILES], *other[MOST_FILES];  // the files' bytes
-    char* small;                                      // of the partner's small files
-    Report mine, *all;
-    pthread_t thread;
-    int is_begun, is_apart, has_told;
-    atomic_int written;
-    double began, blocked;
+    StateCopy other;  // the partner's part
+    int has_told;
 };
 
 static int is_wanted(const Run* run) { return run->config.close_copy && run->books->claims; }
@@ -96,7 +77,7 @@ static int part_dir(char path[CHECKPOINT_PATH], const CloseCopy* x, int owner, i
 // Nobody else may have put it there, or read it. 0; 1: it is not there; -1 with a message.
 static int check_dir(const CloseCopy* x, Err err) {
     struct stat s;
-    int status = user_cache_check_above(x->run->config.close_copy, err);
+    int status = user_cache_check_above(x->writing.run->config.close_copy, err);
     if (status < 0) return -1;
     if (status || lstat(x->dir, &s)) return fail(err, "%s: there is none any more", x->dir), 1;
     if (S_ISDIR(s.st_mode) && s.st_uid == geteuid() && !(s.st_mode & 077)) return 0;
@@ -106,7 +87,7 @@ static int check_dir(const CloseCopy* x, Err err) {
 static CloseCopy* make(Run* run) {
     Comm* c = run->model.world;
     CloseCopy* x = run->books->close = (CloseCopy*)calloc(1, sizeof *x);
-    if (!x || !(x->parts = (RankPart*)calloc((size_t)c->size, sizeof *x->parts))) die("no memory for close copies");
+    if (!x) die("no memory for close copies");
     struct stat s = {0};
     char name[32], err[ERR_BYTES], *path = realpath(run->books->out, NULL);
     uint64_t key = 0;
@@ -116,7 +97,7 @@ static CloseCopy* make(Run* run) {
     snprintf(name, sizeof name, "ragged-%016" PRIx64, key);
     if (disk_join(x->dir, run->config.close_copy, name, err)) die("--close-copy: %s", err);
     int shift = best_shift(c);
-    x->run = run, x->done = -1;
+    x->writing.run = run, x->done = -1;
     x->keeper = (c->rank + shift) % c->size, x->partner = (c->rank + c->size - shift) % c->size;
     return x;
 }
@@ -145,124 +126,103 @@ static int remove_other(void* context, const char* path, const char* name, Err e
     return checkpoint_step(name) == ((const CloseCopy*)context)->done ? 0 : disk_remove_tree(path, err);
 }
 
-static int write_part(const CloseCopy* x, int owner, const char* const* files, Err err) {
-    const Comm* c = x->run->model.world;
-    const RankPart* part = &x->parts[owner];
+static int write_part(const CloseCopy* x, int owner, const StateCopy* part, Err err) {
+    const Comm* c = x->writing.run->model.world;
     CheckpointWriter w;
     char dir[CHECKPOINT_PATH], history[17];
     snprintf(history, sizeof history, "%016" PRIx64, x->history);
     if (check_dir(x, err) || part_dir(dir, x, owner, c->size, owner != c->rank, err) || disk_make_dirs(dir, err) ||
-        disk_visit(dir, remove_other, (void*)(uintptr_t)x, err) || checkpoint_begin(&w, dir, x->step, err))
+        disk_visit(dir, remove_other, (void*)(uintptr_t)x, err) || checkpoint_begin(&w, dir, x->writing.step, err))
         return -1;
     int failed = checkpoint_write_file(&w, history_name, history, 16, err);
-    for (int i = 0; i < part->n && !failed; i++)
-        failed = checkpoint_write_file(&w, part->names[i], files[i], part->bytes[i], err);
+    for (const CopiedFile* f = part->files; f < part->files + part->n && !failed; f++)
+        failed = checkpoint_write_file(&w, f->name, f->bytes, f->n, err);
     if (!failed) return MIN(checkpoint_commit(&w, 0, err), 0);
     checkpoint_abort(&w);
     return -1;
 }
 
-static int write_parts(CloseCopy* x) {
-    const SafeImage *model = &x->copy.model, *optimizer = &x->copy.optimizer;
-    int rank = x->run->model.world->rank;
-    char* err = x->mine.words;
-    if ((model->n && safetensors_check_image(model, model_name, err)) ||
-        (optimizer->n && safetensors_check_image(optimizer, "optimizer", err)) || write_part(x, rank, x->own, err))
-        return -1;
-    return x->partner == rank ? 0 : write_part(x, x->partner, x->other, err);
-}
-
-static void* write_apart(void* argument) {
-    CloseCopy* x = (CloseCopy*)argument;
-    x->mine.failed = write_parts(x);
-    atomic_store(&x->written, 1);
-    return NULL;
+static int write_parts(Writing* own) {
+    const CloseCopy* x = (const CloseCopy*)own;
+    int rank = own->run->model.world->rank;
+    char* err = own->mine.words;
+    if (state_copy_check(&own->copy, x->dir, err) || write_part(x, rank, &own->copy, err)) return -1;
+    return x->partner == rank ? 0 : write_part(x, x->partner, &x->other, err);
 }
 
 // ---- a copy
 
-static void add_file(CloseCopy* x, RankPart* part, const char* name, const char* bytes, size_t n) {
-    snprintf(part->names[part->n], sizeof part->names[0], "%.63s", name);
-    part->bytes[part->n] = n, x->own[part->n++] = bytes;
-}
-
 // This rank's part, of which all tensors lie in memory.
-static int copy_part(CloseCopy* x, RankPart* part, Err err) {
-    Run* run = x->run;
-    const Comm* c = run->model.world;
-    char name[OPTIMIZER_NAME];
-    SafeImage room = {run->books->close_room, state_copy_bytes(run, c->rank), 0};
-    *part = (RankPart){0};
-    if (state_copy(run, &x->copy, room, x->dir, err)) return -1;
-    optimizer_name(name, c->rank, c->size);
-    if (x->copy.model.n) add_file(x, part, model_name, x->copy.model.bytes, x->copy.model.n);
-    if (x->copy.optimizer.n) add_file(x, part, name, x->copy.optimizer.bytes, x->copy.optimizer.n);
-    for (const SmallFile* f = x->copy.small; f < x->copy.small + x->copy.n_small; f++)
-        add_file(x, part, f->name, f->text, f->n);
-    return x->copy.optimizer.n ? 0 : fail(err, "the state has no room in memory");
+static int copy_part(CloseCopy* x, Err err) {
+    Run* run = x->writing.run;
+    StateCopy* own = &x->writing.copy;
+    SafeImage room = {run->books->close_room, state_copy_bytes(run, run->model.world->rank), 0};
+    if (state_copy(run, own, room, x->dir, err)) return -1;
+    for (int i = 0; i < own->n; i++)
+        if (!own->files[i].bytes) return fail(err, "the state has no room in memory");
+    return 0;
 }
 
-// Places for the partner's files: tensors in the table's memory, behind this rank's own.
+// Names and sizes of the partner's part, and places: for tensors in the table's memory, behind this rank's own.
 static int place_partner(CloseCopy* x) {
-    const RankPart* part = &x->parts[x->partner];
-    char* at = x->run->books->close_room + state_copy_bytes(x->run, x->run->model.world->rank);
-    size_t small = 0;
-    for (int i = 0; i < part->n; i++) small += strstr(part->names[i], ".safetensors") ? 0 : part->bytes[i];
-    char* text = x->small = (char*)malloc(MAX(small, (size_t)1));
-    for (int i = 0; i < part->n; i++) {
-        char** to = strstr(part->names[i], ".safetensors") ? &at : &text;
-        x->other[i] = *to;
-        *to += x->small ? part->bytes[i] : 0;
+    Run* run = x->writing.run;
+    Comm* c = run->model.world;
+    StateCopy* parts = (StateCopy*)run_ask_all(run, c, &x->writing.copy, sizeof *parts);
+    char* at = run->books->close_room + state_copy_bytes(run, c->rank);
+    int failed = 0;
+    x->other = x->partner == c->rank ? (StateCopy){.n = 0} : parts[x->partner];
+    for (CopiedFile* f = x->other.files; f < x->other.files + x->other.n; f++) {
+        int is_large = copied_is_tensors(f);
+        f->bytes = is_large ? at : (char*)malloc(MAX(f->n, (size_t)1));
+        if (is_large) at += f->n;
+        else if (!f->bytes)
+            failed = fail(x->writing.mine.words, "no memory for %zu bytes of a partner's %s", f->n, f->name);
     }
-    return x->small ? 0 : fail(x->mine.words, "no memory for %zu bytes of a partner's small files", small);
+    free(parts);
+    return failed;
 }
 
-// n bytes to the keeper, m from the partner: through the device's memory, which is the host's on a CPU.
-static void exchange(CloseCopy* x, const char* own, size_t n, char* other, size_t m) {
-    const Model* model = &x->run->model;
+// A file to the keeper, one from the partner: through the device's memory, which is the host's on a CPU.
+static void exchange(CloseCopy* x, const CopiedFile* own, const CopiedFile* other) {
+    const Model* model = &x->writing.run->model;
     const Kernels* k = model->k;
-    char* stage = x->run->books->close_stage;
-    for (size_t at = 0; at < MAX(n, m); at += PIECE) {
-        size_t out = n > at ? MIN(n - at, (size_t)PIECE) : 0, in = m > at ? MIN(m - at, (size_t)PIECE) : 0;
-        Transfer send = {x->keeper, stage || !out ? stage : (char*)(uintptr_t)(own + at), out};
-        Transfer receive = {x->partner, stage ? stage + PIECE : in ? other + at : NULL, in};
-        if (stage && out) k->upload(stage, own + at, out, model->s);
+    char* stage = x->writing.run->books->close_stage;
+    for (size_t at = 0; at < MAX(own->n, other->n); at += PIECE) {
+        size_t out = own->n > at ? MIN(own->n - at, (size_t)PIECE) : 0;
+        size_t in = other->n > at ? MIN(other->n - at, (size_t)PIECE) : 0;
+        Transfer send = {x->keeper, stage || !out ? stage : own->bytes + at, out};
+        Transfer receive = {x->partner, stage ? stage + PIECE : in ? other->bytes + at : NULL, in};
+        if (stage && out) k->upload(stage, own->bytes + at, out, model->s);
         comm_send_receive(model->world, &send, out > 0, &receive, in > 0, model->s);
-        if (stage && in) k->download(other + at, receive.data, in, model->s);
+        if (stage && in) k->download(other->bytes + at, receive.data, in, model->s);
         if (stage) k->synchronize(model->s);
     }
 }
 
 static void exchange_parts(CloseCopy* x) {
-    Comm* c = x->run->model.world;
-    const RankPart *own = &x->parts[c->rank], *other = &x->parts[x->partner];
+    Run* run = x->writing.run;
+    Comm* c = run->model.world;
     CommPurpose purpose = c->purpose;
     char err[ERR_BYTES];
     if (x->partner == c->rank) return;
     c->purpose = COMM_STATE;
-    for (int i = 0; i < MOST_FILES; i++)
-        exchange(x, x->own[i], i < own->n ? own->bytes[i] : 0, (char*)(uintptr_t)x->other[i],
-                 i < other->n ? other->bytes[i] : 0);
+    for (int i = 0; i < COPIED_FILES; i++) exchange(x, &x->writing.copy.files[i], &x->other.files[i]);
     c->purpose = purpose;
-    if (c->table->wait(c, x->run->model.s, err)) run_lost(x->run, err);
+    if (c->table->wait(c, run->model.s, err)) run_lost(run, err);
 }
 
-static void leave(CloseCopy* x) {
-    state_copy_free(&x->copy);
-    free(x->small);
-    free(x->all);
-    x->is_begun = 0, x->small = NULL, x->all = NULL;
+static int leave(CloseCopy* x) {
+    state_copy_free(&x->other);
+    return writing_leave(&x->writing, -1);
 }
 
 static int meet(CloseCopy* x, int failed) {
     char err[ERR_BYTES];
-    x->mine.failed = failed;
-    if (!reports_meet(x->run, &x->mine, x->all, err)) return 0;
-    if (x->run->model.world->rank == 0)
-        warn("--close-copy: step %" PRId64 " is not kept: %s; training goes on, with %s", x->step, err,
+    if (!writing_meet(&x->writing, failed, err)) return 0;
+    if (x->writing.run->model.world->rank == 0)
+        warn("--close-copy: step %" PRId64 " is not kept: %s; training goes on, with %s", x->writing.step, err,
              x->done < 0 ? "none yet" : "the one before");
-    leave(x);
-    return -1;
+    return leave(x);
 }
 
 int close_is_due(const Run* run) {
@@ -272,49 +232,27 @@ int close_is_due(const Run* run) {
 
 void close_begin(Run* run) {
     CloseCopy* x = run->books->close;
-    const Comm* c = run->model.world;
-    RankPart mine;
-    if (x->is_begun) return;  // the one before is being written still
-    x->is_begun = 1, x->step = run->state.step, x->history = run->state.loss_hash, x->began = now_seconds();
-    atomic_store(&x->written, 0);
-    x->all = reports_make(c);
-    if (meet(x, copy_part(x, &mine, x->mine.words))) return;
-    RankPart* parts = (RankPart*)run_ask_all(run, run->model.world, &mine, sizeof mine);
-    memcpy(x->parts, parts, (size_t)c->size * sizeof *parts);
-    free(parts);
-    if (meet(x, place_partner(x))) return;
+    if (x->writing.is_begun) return;  // the one before is being written still
+    x->history = run->state.loss_hash;
+    writing_begin(&x->writing, run);
+    if (meet(x, copy_part(x, x->writing.mine.words)) || meet(x, place_partner(x))) return;
     exchange_parts(x);
-    x->is_apart = host_begin_thread(&x->thread, write_apart, x);
-    if (!x->is_apart) write_apart(x);
-    x->blocked = now_seconds() - x->began;
+    writing_start(&x->writing, write_parts, 1);
 }
 
 int close_is_written(const Run* run) {
-    CloseCopy* x = run->books->close;
-    return x && x->is_begun && atomic_load(&x->written);
-}
-
-// The first of an invocation: more lines would say the same.
-static void tell(CloseCopy* x) {
-    RunLog* log = &x->run->books->log;
-    char members[6 * CHECKPOINT_PATH + 128] = ", \"path\": ";
-    size_t n = strlen(members), left = sizeof members;
-    if (x->has_told++) return;
-    n += json_quote(members + n, x->dir, strlen(x->dir));
-    snprintf(members + n, left - n, ", \"save_blocked_ms\": %.3f, \"save_seconds\": %.3f", 1e3 * x->blocked,
-             now_seconds() - x->began);
-    runlog_event(log, "close copy", x->step, members);
+    const CloseCopy* x = run->books->close;
+    return x && writing_is_done(&x->writing);
 }
 
 void close_end(Run* run) {
     CloseCopy* x = run->books->close;
-    if (!x || !x->is_begun) return;
+    if (!x || !x->writing.is_begun) return;
     run->books->saving.all_written &= ~WRITTEN_CLOSE;
-    if (x->is_apart) pthread_join(x->thread, NULL);
-    x->is_apart = 0;
-    if (meet(x, x->mine.failed)) return;
-    x->done = x->step;
-    tell(x);
+    writing_wait(&x->writing);
+    if (meet(x, x->writing.mine.failed)) return;
+    x->done = x->writing.step;
+    if (!x->has_told++) writing_tell(&x->writing, "close copy", x->dir);  // more lines would say the same
     leave(x);
 }
 
@@ -328,9 +266,8 @@ typedef struct Kept {
 } Kept;
 
 typedef struct KeptList {
-    const CloseCopy* x;
     Kept* all;
-    int n;
+    int n, rank;    // this rank
     int64_t after;  // older steps are not looked at
 } KeptList;
 
@@ -342,7 +279,7 @@ static void note_step(KeptList* list, const char* path, int64_t step, Kept part)
     Kept* more = history ? (Kept*)realloc(list->all, sizeof *more * ((size_t)list->n + 1)) : NULL;
     if (!history) warn("--close-copy: %s", why);
     if (more) {
-        part.step = step, part.history = strtoull(history, NULL, 16), part.rank = list->x->run->model.world->rank;
+        part.step = step, part.history = strtoull(history, NULL, 16), part.rank = list->rank;
         list->all = more, list->all[list->n++] = part;
     }
     free(history);
@@ -363,26 +300,26 @@ static int note_part(void* context, const char* path, const char* name, Err err)
     return 0;
 }
 
-// What all nodes have, on all ranks.
+// What all nodes have, on all ranks; the leader of each has looked.
 static KeptList list_kept(const CloseCopy* x, int64_t after) {
-    Run* run = x->run;
+    Run* run = x->writing.run;
     Comm* c = run->model.world;
-    KeptList mine = {x, NULL, 0, after}, all = {x, NULL, 0, after};
+    KeptList list = {NULL, 0, c->rank, after};
     char err[ERR_BYTES];
     int status = is_leader(c) ? check_dir(x, err) : 1;
+    if (status == 0 && disk_is_dir(x->dir)) status = disk_visit(x->dir, note_part, &list, err);
     if (status < 0) warn("--close-copy: %s", err);
-    if (status == 0 && disk_is_dir(x->dir) && disk_visit(x->dir, note_part, &mine, err)) warn("--close-copy: %s", err);
-    int most = (int)run_most(run, c, mine.n);
-    size_t room = (size_t)MAX(most, 1);
-    Kept* sent = (Kept*)calloc(room, sizeof *sent);
-    if (!sent) die("no memory for a list of %d parts", most);
-    if (mine.n) memcpy(sent, mine.all, (size_t)mine.n * sizeof *sent);
-    all.all = (Kept*)run_ask_all(run, c, sent, room * sizeof *sent);
-    for (size_t i = 0; i < room * (size_t)c->size; i++)
-        if (all.all[i].ranks) all.all[all.n++] = all.all[i];
-    free(sent);
-    free(mine.all);
-    return all;
+    int most = MAX((int)run_most(run, c, list.n), 1), n = 0;
+    Kept* mine = (Kept*)calloc((size_t)most, sizeof *mine);
+    if (!mine) die("no memory for a list of %d parts", most);
+    if (list.n) memcpy(mine, list.all, (size_t)list.n * sizeof *mine);
+    free(list.all);
+    list.all = (Kept*)run_ask_all(run, c, mine, (size_t)most * sizeof *mine);
+    free(mine);
+    for (int i = 0; i < most * c->size; i++)
+        if (list.all[i].ranks) list.all[n++] = list.all[i];
+    list.n = n;
+    return list;
 }
 
 // The first that has the part of this owner, of the same copy; NULL: nobody has.
@@ -415,53 +352,49 @@ static const Kept* choose(const KeptList* list, const Kept** torn) {
 // ---- it becomes a checkpoint of the run
 
 static int copy_file(void* context, const char* path, const char* name, Err err) {
-    char to[CHECKPOINT_PATH];
     size_t n;
     if (!strcmp(name, "DONE") || !strcmp(name, history_name)) return 0;
-    if (disk_join(to, (const char*)context, name, err)) return -1;
     char* bytes = disk_read_file(path, SIZE_MAX - 1, &n, err);
-    int out = bytes ? disk_create(to, err) : -1;
-    int failed = out < 0 || disk_finish(out, to, disk_write(out, bytes, n), err);
+    int failed = !bytes || checkpoint_write_file((CheckpointWriter*)context, name, bytes, n, err);
     free(bytes);
     return failed ? -1 : 0;
 }
 
 // Those of which this rank is the first to have them.
-static int copy_parts(const KeptList* list, const Kept* like, const CheckpointWriter* w, Err err) {
+static int copy_parts(const CloseCopy* x, const KeptList* list, const Kept* like, CheckpointWriter* w, Err err) {
     for (int owner = 0; owner < like->ranks; owner++) {
         char dir[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
         const Kept* k = find_part(list, like, owner);
-        if (k->rank != list->x->run->model.world->rank) continue;
-        if (part_dir(dir, list->x, owner, k->ranks, k->of_partner, err) || checkpoint_path(path, dir, k->step, err) ||
-            disk_visit(path, copy_file, (void*)(uintptr_t)w->dir, err))
+        if (k->rank != list->rank) continue;
+        if (part_dir(dir, x, owner, k->ranks, k->of_partner, err) || checkpoint_path(path, dir, k->step, err) ||
+            disk_visit(path, copy_file, w, err))
             return -1;
     }
     return 0;
 }
 
-static int add_copied(void* context, const char* path, const char* name, Err err) {
-    uint64_t bytes, hash;
-    if (!strcmp(name, "SAVING")) return 0;
-    return disk_hash(path, 0, &bytes, &hash, err) ||
-           checkpoint_add_file((CheckpointWriter*)context, name, bytes, hash, err);
+static int take_copied(void* context, const char* path, const char* name, Err err) {
+    (void)path;
+    return strcmp(name, "SAVING") ? checkpoint_take_file((CheckpointWriter*)context, name, err) : 0;
 }
 
 static int commit(CheckpointWriter* w, Err err) {
-    if (!disk_visit(w->dir, add_copied, w, err)) return MIN(checkpoint_commit(w, 0, err), 0);
+    if (!disk_visit(w->dir, take_copied, w, err)) return MIN(checkpoint_commit(w, 0, err), 0);
     checkpoint_abort(w);
     return -1;
 }
 
-static int restore(const KeptList* list, const Kept* like, Err err) {
-    Run* run = list->x->run;
-    int is_first = run->model.world->rank == 0, failed = 0;
-    CheckpointWriter w = {0};
+static int restore(const CloseCopy* x, const KeptList* list, const Kept* like, Err err) {
+    Run* run = x->writing.run;
+    const char* out = run->books->out;
+    int is_first = list->rank == 0, failed = 0;
+    CheckpointWriter w = {0}, part;  // of rank 0, which lists the files; of this rank
     Report mine = {0}, *all = reports_make(run->model.world);
     for (int meeting = 0; meeting < 3 && !failed; meeting++) {
-        if (meeting == 0) mine.failed = is_first && checkpoint_begin(&w, run->books->out, like->step, mine.words);
+        if (meeting == 0) mine.failed = is_first && checkpoint_begin(&w, out, like->step, mine.words);
         if (meeting == 1)
-            mine.failed = (!is_first && checkpoint_join(&w, run->books->out, like->step, mine.words)) ||
-                          copy_parts(list, like, &w, mine.words);
+            mine.failed =
+                checkpoint_join(&part, out, like->step, mine.words) || copy_parts(x, list, like, &part, mine.words);
         if (meeting == 2) mine.failed = is_first && commit(&w, mine.words);
         failed = reports_meet(run, &mine, all, err);
         if (failed && is_first && meeting == 1) checkpoint_abort(&w);
@@ -486,7 +419,7 @@ void close_find(Run* run) {
         warn("--close-copy: of step %" PRId64
              " the part of rank %d is on no node that is here; an older state is taken",
              torn->step, lacks(&list, torn));
-    int failed = best ? restore(&list, best, err) : 0;
+    int failed = best ? restore(x, &list, best, err) : 0;
     if (failed && first) warn("--close-copy: step %" PRId64 " cannot become a checkpoint: %s", best->step, err);
     if (best && !failed) {
         run->books->close_far = newest, run->books->close_taken = 1;
@@ -519,7 +452,6 @@ void close_finish(Run* run) {
     if (!x) return;
     if (!run->books->failed && is_leader(run->model.world) && disk_remove_tree(x->dir, err))
         warn("--close-copy: %s", err);
-    free(x->parts);
     free(x);
     run->books->close = NULL;
 }

@@ -9,15 +9,18 @@
 #include "data/model_files.h"
 #include "run/slow/balance.h"
 
-const char model_name[] = "model.safetensors";
+static const char model_name[] = "model.safetensors";
+
+static void add_file(StateCopy* copy, const char* name, char* bytes, size_t n) {
+    CopiedFile* file = &copy->files[copy->n++];
+    *file = (CopiedFile){.bytes = bytes, .n = n};
+    snprintf(file->name, sizeof file->name, "%s", name);
+}
 
 // A text that was made for it: it is the copy's from now on.
 static int add_text(StateCopy* copy, const char* name, char* text, size_t n, Err err) {
-    SmallFile* file = &copy->small[copy->n_small];
     if (!text) return fail(err, "no memory for %s", name);
-    snprintf(file->name, sizeof file->name, "%s", name);
-    file->text = text, file->n = n;
-    copy->n_small++;
+    add_file(copy, name, text, n);
     return 0;
 }
 
@@ -68,19 +71,43 @@ size_t state_copy_bytes(const Run* run, int rank) {
     return model_bytes(run, rank) + file_bytes(owned, STATES * shape_tensors(whole));
 }
 
+// What was made in memory is there; what had no room lies in its file.
+static void add_image(StateCopy* copy, const char* name, SafeImage image) {
+    add_file(copy, name, image.n ? image.bytes : NULL, image.n);
+}
+
 int state_copy(Run* run, StateCopy* copy, SafeImage room, const char* dir, Err err) {
-    char path[CHECKPOINT_PATH];
+    char path[CHECKPOINT_PATH], name[OPTIMIZER_NAME];
     SafeTensor lists[PRUNER_TENSORS];
-    int n_lists = balance_save(run, lists), rank = run->model.world->rank;
-    run->books->saved.ranks = run->model.world->size;
-    *copy = (StateCopy){.model = {room.bytes, MIN(room.room, model_bytes(run, rank)), 0}};
-    copy->optimizer = (SafeImage){room.bytes + copy->model.room, room.room - copy->model.room, 0};
+    int n_lists = balance_save(run, lists), rank = run->model.world->rank, ranks = run->model.world->size;
+    run->books->saved.ranks = ranks;
+    *copy = (StateCopy){.n = 0};
+    SafeImage model = {room.bytes, MIN(room.room, model_bytes(run, rank)), 0};
+    SafeImage optimizer = {room.bytes + model.room, room.room - model.room, 0};
     run_path(path, dir, model_name);
-    int failed = state_write(run, STATE_WEIGHTS, NULL, 0, rank == 0 ? path : NULL, &copy->model, err);
-    if (state_write_owned(run, dir, lists, n_lists, &copy->optimizer, failed, err)) return -1;
-    return rank == 0 ? add_small_files(copy, run, err) : 0;
+    int failed = state_write(run, STATE_WEIGHTS, NULL, 0, rank == 0 ? path : NULL, &model, err);
+    if (state_write_owned(run, dir, lists, n_lists, &optimizer, failed, err)) return -1;
+    if (rank == 0) add_image(copy, model_name, model);
+    if (rank == 0 && add_small_files(copy, run, err)) return -1;
+    optimizer_name(name, rank, ranks);
+    add_image(copy, name, optimizer);
+    return 0;
+}
+
+int copied_is_tensors(const CopiedFile* file) { return strstr(file->name, ".safetensors") != NULL; }
+
+int state_copy_check(const StateCopy* copy, const char* dir, Err err) {
+    char path[CHECKPOINT_PATH];
+    for (const CopiedFile* f = copy->files; f < copy->files + copy->n; f++) {
+        SafeImage image = {f->bytes, f->n, f->n};
+        if (!f->bytes || !copied_is_tensors(f)) continue;
+        if (disk_join(path, dir, f->name, err) || safetensors_check_image(&image, path, err)) return -1;
+    }
+    return 0;
 }
 
 void state_copy_free(StateCopy* copy) {
-    while (copy->n_small > 0) free(copy->small[--copy->n_small].text);
+    for (CopiedFile* f = copy->files; f < copy->files + copy->n; f++)
+        if (!copied_is_tensors(f)) free(f->bytes);
+    copy->n = 0;
 }

@@ -1,25 +1,51 @@
-// files.h - what this rank writes of a checkpoint, copied between two steps: for save.c, and for close.c.
+// files.h - what this rank writes of a checkpoint, copied between two steps, and its way to files while training goes
+// on: for save.c, and for close.c.
 #pragma once
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include "run/run.h"
 
-enum { SMALL_FILES = 6 };
+enum { COPIED_FILES = 8 };
 
-// Written beside tensors, by rank 0.
-typedef struct SmallFile {
-    char name[64], *text;
+typedef struct CopiedFile {
+    char name[64], *bytes;  // NULL: the file is written already
     size_t n;
-} SmallFile;
+} CopiedFile;
 
+// Tensors lie in memory of the caller's, other files in their own. The last one is the optimizer state.
 typedef struct StateCopy {
-    SafeImage model, optimizer;  // n 0: there is none, or it has been written already
-    SmallFile small[SMALL_FILES];
-    int n_small;
+    CopiedFile files[COPIED_FILES];
+    int n;
 } StateCopy;
-
-extern const char model_name[];
 
 // Tensors of this rank's files into `room` (state_copy_bytes), or into files in `dir` where that is too small. All
 // ranks fetch all weights, whatever happened to one of them. 0, or -1 with a message; to be freed in any case.
 int state_copy(Run* run, StateCopy* copy, SafeImage room, const char* dir, Err err);
+int state_copy_check(const StateCopy* copy, const char* dir, Err err);  // whether values in memory are finite
 void state_copy_free(StateCopy* copy);
 size_t state_copy_bytes(const Run* run, int rank);  // of the tensors of a rank, at most
+int copied_is_tensors(const CopiedFile* file);
+
+// A copy on its way to files. While is_begun its thread owns it, but for `written`.
+typedef struct Writing {
+    Run* run;
+    int64_t step;
+    StateCopy copy;
+    Report mine, *all;                // of this rank; (ranks)
+    int (*write)(struct Writing* x);  // 0, or -1 with a message in mine.words
+    pthread_t thread;
+    int is_begun, is_apart;  // the thread runs
+    atomic_int written;      // all files are, or one cannot be
+    double began, blocked;   // now_seconds; for how long training stood still
+} Writing;
+
+void writing_begin(Writing* x, Run* run);
+// All ranks meet with a report each. 0, or -1 on all of them with the words of the first that has failed.
+int writing_meet(Writing* x, int failed, Err err);
+void writing_start(Writing* x, int (*write)(Writing* x), int may_be_apart);  // a thread where there may be one
+int writing_is_done(const Writing* x);
+void writing_wait(Writing* x);  // for the thread
+// The line of the log, with `path`; seconds from begin to now.
+double writing_tell(Writing* x, const char* event, const char* path);
+int writing_leave(Writing* x, int status);  // nothing is under way any more; returns the status

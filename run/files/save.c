@@ -10,13 +10,10 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "data/json.h"
 #include "data/model_files.h"
 #include "plan/base/user_cache.h"
 #include "run/files/close.h"
@@ -42,63 +39,36 @@ size_t save_copy_bytes(const Run* run) {
 
 // The save under way.
 struct Saver {
-    Run* run;
+    Writing writing;  // its first member
     CheckpointWriter w;
-    int is_first, is_begun;
-    int64_t step;
-    Report mine, *all;  // of this rank; (ranks)
-    StateCopy copy;
-    pthread_t thread;
-    int is_apart;        // the thread runs
-    atomic_int written;  // all files are, or one cannot be
-    double began, seconds, blocked;
 };
 
-static int meet(Saver* s, int failed, Err err) {
-    s->mine.failed = failed;
-    return reports_meet(s->run, &s->mine, s->all, err);
-}
+static int is_first(const Saver* s) { return s->writing.run->model.world->rank == 0; }
 
-static int write_tensors(Report* mine, const char* path, const SafeImage* image) {
-    if (image->n == 0) return disk_hash(path, 0, &mine->bytes, &mine->hash, mine->words);
-    mine->bytes = image->n, mine->hash = disk_hash_bytes(image->bytes, image->n);
-    if (safetensors_check_image(image, path, mine->words)) return -1;
-    int fd = disk_create(path, mine->words);
-    return fd < 0 ? -1 : disk_finish(fd, path, disk_write(fd, image->bytes, image->n), mine->words);
-}
-
-static int write_files(Saver* s) {
-    const Comm* c = s->run->model.world;
-    Report* mine = &s->mine;
-    char path[CHECKPOINT_PATH];
-    if (s->is_first &&
-        (disk_join(path, s->w.dir, model_name, mine->words) || write_tensors(mine, path, &s->copy.model) ||
-         checkpoint_add_file(&s->w, model_name, mine->bytes, mine->hash, mine->words)))
-        return -1;
-    for (const SmallFile* x = s->copy.small; x < s->copy.small + s->copy.n_small; x++)
-        if (checkpoint_write_file(&s->w, x->name, x->text, x->n, mine->words)) return -1;
-    return optimizer_path(path, s->w.dir, c->rank, c->size, mine->words) ||
-           write_tensors(mine, path, &s->copy.optimizer);
-}
-
-static void* write_apart(void* argument) {
-    Saver* s = (Saver*)argument;
-    s->mine.failed = write_files(s);
-    atomic_store(&s->written, 1);
-    return NULL;
+static int write_files(Writing* x) {
+    CheckpointWriter* w = &((Saver*)x)->w;
+    char* err = x->mine.words;
+    if (state_copy_check(&x->copy, w->dir, err)) return -1;
+    for (const CopiedFile* f = x->copy.files; f < x->copy.files + x->copy.n; f++)
+        if (f->bytes ? checkpoint_write_file(w, f->name, f->bytes, f->n, err) : checkpoint_take_file(w, f->name, err))
+            return -1;
+    x->mine.bytes = w->bytes, x->mine.hash = w->hash;  // of the last one, the optimizer state
+    return 0;
 }
 
 static int commit(Saver* s) {
-    int ranks = s->run->model.world->size;
-    for (int r = 0; r < ranks; r++) {
+    const Run* run = s->writing.run;
+    int ranks = run->model.world->size;
+    for (int r = 1; r < ranks; r++) {
         char name[OPTIMIZER_NAME];
         optimizer_name(name, r, ranks);
-        if (!checkpoint_add_file(&s->w, name, s->all[r].bytes, s->all[r].hash, s->mine.words)) continue;
+        if (!checkpoint_add_file(&s->w, name, s->writing.all[r].bytes, s->writing.all[r].hash, s->writing.mine.words))
+            continue;
         checkpoint_abort(&s->w);
         return -1;
     }
-    int saved = checkpoint_commit(&s->w, s->run->config.keep, s->mine.words);
-    if (saved > 0) warn("%s", s->mine.words);
+    int saved = checkpoint_commit(&s->w, run->config.keep, s->writing.mine.words);
+    if (saved > 0) warn("%s", s->writing.mine.words);
     return MIN(saved, 0);
 }
 
@@ -107,58 +77,39 @@ static int commit(Saver* s) {
 // All ranks begin and end it; both end the program where one is lost. 0, or -1 with a message on all ranks: then
 // nothing is changed there, and nothing is under way.
 
-static int leave(Saver* s, int status) {
-    state_copy_free(&s->copy);
-    free(s->all);
-    s->is_begun = 0, s->all = NULL;
-    return status;
-}
-
 static int drop(Saver* s) {
-    if (s->is_first) checkpoint_abort(&s->w);
-    return leave(s, -1);
+    if (is_first(s)) checkpoint_abort(&s->w);
+    return writing_leave(&s->writing, -1);
 }
 
 static int begin(Run* run, const char* dir, Err err) {
     Saver* s = run->books->saving.saver;
     if (!s) s = run->books->saving.saver = (Saver*)calloc(1, sizeof *s);
     if (!s) die("no memory for a checkpoint");
-    *s = (Saver){.run = run, .is_first = run->model.world->rank == 0, .is_begun = 1, .step = run->state.step};
-    s->began = run->books->saving.begun = now_seconds(), s->all = reports_make(run->model.world);
-    if (meet(s, s->is_first ? checkpoint_begin(&s->w, dir, s->step, s->mine.words) : 0, err)) return leave(s, -1);
-    if (meet(s, s->is_first ? 0 : checkpoint_join(&s->w, dir, s->step, s->mine.words), err) ||
-        meet(s, state_copy(run, &s->copy, run->books->saving.copy, s->w.dir, s->mine.words), err))
+    writing_begin(&s->writing, run);
+    run->books->saving.begun = s->writing.began, s->w = (CheckpointWriter){0};
+    char* why = s->writing.mine.words;
+    if (writing_meet(&s->writing, is_first(s) && checkpoint_begin(&s->w, dir, s->writing.step, why), err) ||
+        writing_meet(&s->writing, !is_first(s) && checkpoint_join(&s->w, dir, s->writing.step, why), err) ||
+        writing_meet(&s->writing, state_copy(run, &s->writing.copy, run->books->saving.copy, s->w.dir, why), err))
         return drop(s);
-    s->is_apart = s->copy.optimizer.n > 0 && host_begin_thread(&s->thread, write_apart, s);
-    if (!s->is_apart) write_apart(s);
-    s->blocked = now_seconds() - s->began;
+    writing_start(&s->writing, write_files, s->writing.copy.files[s->writing.copy.n - 1].bytes != NULL);
     return 0;
 }
 
-static void tell(Saver* s) {
-    char path[6 * CHECKPOINT_PATH + 2], apart[48] = "", *members = NULL;
-    size_t n;
-    FILE* out = open_memstream(&members, &n);
-    path[json_quote(path, s->w.final, strlen(s->w.final))] = 0;
-    if (out)
-        fprintf(out, ", \"path\": %s, \"save_blocked_ms\": %.3f, \"save_seconds\": %.3f", path, 1e3 * s->blocked,
-                s->seconds);
-    if (out && !fclose(out)) runlog_event(&s->run->books->log, "save", s->step, members);
-    free(members);
-    if (s->blocked < 0.9 * s->seconds) snprintf(apart, sizeof apart, ", %.2f s of it between steps", s->blocked);
-    runlog_say(&s->run->books->log, "saved %s (%.1f s%s)", s->w.final, s->seconds, apart);
-}
-
 static int end(Saver* s, Err err) {
+    char apart[48] = "";
     double started = now_seconds();
-    s->run->books->saving.all_written &= ~WRITTEN_FAR;
-    if (s->is_apart) pthread_join(s->thread, NULL);
-    s->is_apart = 0;
-    if (meet(s, s->mine.failed, err)) return drop(s);
-    if (meet(s, s->is_first ? commit(s) : 0, err)) return leave(s, -1);
-    s->blocked += now_seconds() - started, s->seconds = now_seconds() - s->began;
-    tell(s);
-    return leave(s, 0);
+    s->writing.run->books->saving.all_written &= ~WRITTEN_FAR;
+    writing_wait(&s->writing);
+    if (writing_meet(&s->writing, s->writing.mine.failed, err)) return drop(s);
+    if (writing_meet(&s->writing, is_first(s) && commit(s), err)) return writing_leave(&s->writing, -1);
+    s->writing.blocked += now_seconds() - started;
+    double seconds = writing_tell(&s->writing, "save", s->w.final);
+    if (s->writing.blocked < 0.9 * seconds)
+        snprintf(apart, sizeof apart, ", %.2f s of it between steps", s->writing.blocked);
+    runlog_say(&s->writing.run->books->log, "saved %s (%.1f s%s)", s->w.final, seconds, apart);
+    return writing_leave(&s->writing, 0);
 }
 
 static int save_checkpoint(Run* run, const char* dir, Err err) {
@@ -218,7 +169,7 @@ void run_save_last(Run* run) {
 // A checkpoint that cannot be written does not end the run: it tries again one step later, then two, four, ...
 static void try_again(Run* run, const char* why) {
     Saving* saving = &run->books->saving;
-    int64_t step = saving->saver->step, every = run->config.save_every, now = run->state.step;
+    int64_t step = saving->saver->writing.step, every = run->config.save_every, now = run->state.step;
     int64_t next = every > 0 ? now / every * every + every : INT64_MAX;
     saving->wait = MIN(MAX(2 * saving->wait, 1), 1 << 20);
     saving->again = MIN(now + saving->wait, MIN(next, run->config.steps));
@@ -233,19 +184,19 @@ int save_is_due_by_clock(const Run* run) {
 }
 
 int save_is_written(const Run* run) {
-    Saver* s = run->books->saving.saver;
-    return s && s->is_begun && atomic_load(&s->written);
+    const Saver* s = run->books->saving.saver;
+    return s && writing_is_done(&s->writing);
 }
 
 void run_save_end(Run* run) {
     char err[ERR_BYTES];
     Saving* saving = &run->books->saving;
-    if (!saving->saver || !saving->saver->is_begun) return;
+    if (!saving->saver || !saving->saver->writing.is_begun) return;
     if (end(saving->saver, err)) {
         try_again(run, err);
         return;
     }
-    saving->done = saving->saver->step;
+    saving->done = saving->saver->writing.step;
     saving->wait = saving->again = 0;
 }
 
@@ -253,12 +204,12 @@ void run_save(Run* run) {
     char err[ERR_BYTES];
     run_save_end(run);
     if (begin(run, run->books->out, err)) try_again(run, err);
-    else if (!run->books->saving.saver->is_apart) run_save_end(run);
+    else if (!run->books->saving.saver->writing.is_apart) run_save_end(run);
 }
 
 int run_save_is_due(const Run* run) {
     const Saving* saving = &run->books->saving;
     int64_t step = run->state.step, every = run->config.save_every;
-    int none = saving->done < 0 && saving->again == 0 && !(saving->saver && saving->saver->is_begun);
+    int none = saving->done < 0 && saving->again == 0 && !(saving->saver && saving->saver->writing.is_begun);
     return (every > 0 && step % every == 0) || saving->is_due || step == saving->again || (none && close_is_due(run));
 }
