@@ -122,17 +122,12 @@ int checkpoint_add_file(CheckpointWriter* w, const char* name, uint64_t bytes, u
     return list_file(w, name, bytes, hash);
 }
 
-// Ends the list of files; returns its text, which the caller frees. NULL: there was no memory for it.
-static char* end_list(CheckpointWriter* w) {
-    FILE* list = w->list;
-    w->list = NULL;
-    return list ? json_end(list, &w->text) : NULL;
-}
-
-static int write_marker(CheckpointWriter* w, int64_t step, uint64_t written, Err err) {
+static int write_marker(CheckpointWriter* w, uint64_t written, Err err) {
     static const char format[] = "{\"step\": %" PRId64 ", \"written\": %" PRIu64 ", \"files\": [%s\n]}\n";
-    char *files = end_list(w), *text = NULL;
-    int n = files ? asprintf(&text, format, step, written, files) : -1;
+    FILE* list = w->list;
+    char *files = json_end(list, &w->text), *text = NULL;
+    w->list = NULL;
+    int n = files ? asprintf(&text, format, w->step, written, files) : -1;
     free(files);
     if (n < 0) return fail(err, "%s: no memory to list its files", w->dir);
     int result = write_file(w->dir, marker, text, (size_t)n, err);
@@ -307,9 +302,11 @@ static int remove_marked(const char* dir, Err err) {
 
 // Sets the names of a save.
 static int prepare(CheckpointWriter* w, const char* run_dir, int64_t step, Err err) {
-    *w = (CheckpointWriter){0};
+    *w = (CheckpointWriter){.step = step};
     if (step < 0) return fail(err, "%s: expected a step >= 0 to save, found %" PRId64, run_dir, step);
-    return step_path(w->dir, run_dir, step, ".tmp", err) || step_path(w->final, run_dir, step, "", err) ? -1 : 0;
+    if (step_path(w->dir, run_dir, step, ".tmp", err) || checkpoint_path(w->final, run_dir, step, err)) return -1;
+    strcpy(w->run_dir, run_dir);
+    return 0;
 }
 
 int checkpoint_begin(CheckpointWriter* w, const char* run_dir, int64_t step, Err err) {
@@ -334,7 +331,8 @@ int checkpoint_join(CheckpointWriter* w, const char* run_dir, int64_t step, Err 
 }
 
 void checkpoint_abort(CheckpointWriter* w) {
-    free(end_list(w));
+    if (w->list) free(json_end(w->list, &w->text));
+    w->list = NULL;
     if (w->dir[0]) remove_marked(w->dir, NULL);
 }
 
@@ -348,21 +346,21 @@ static int drop(const char* run_dir, int64_t step, Err err) {
     return disk_sync_dir(run_dir, err) || remove_marked(old, err) ? -1 : 0;
 }
 
-// Moves a directory of this name away: the run left its steps when it went back to an older one, or it is not ours.
-static int make_way(const CheckpointWriter* w, const char* run_dir, int64_t step, Err err) {
-    char moved[CHECKPOINT_PATH];
+// Renames the save. A directory of this name goes: the run left its steps when it went back to an older one, or it is
+// not ours.
+static int publish(const CheckpointWriter* w, Err err) {
+    char path[CHECKPOINT_PATH], moved[CHECKPOINT_PATH];
     struct stat s;
-    if (lstat(w->final, &s)) return 0;
-    if (!disk_is_dir(w->final)) return fail(err, "%s: expected a directory or nothing, found another kind", w->final);
-    return disk_is_file(w->final, marker) ? drop(run_dir, step, err) : checkpoint_set_aside(w->final, moved, err);
-}
-
-static int publish(const CheckpointWriter* w, const char* run_dir, int64_t step, Err err) {
-    char path[CHECKPOINT_PATH];
-    if (disk_join(path, w->dir, unfinished, err) || make_way(w, run_dir, step, err)) return -1;
+    int is_there = lstat(w->final, &s) == 0;
+    if (disk_join(path, w->dir, unfinished, err)) return -1;
+    if (is_there && !disk_is_dir(w->final))
+        return fail(err, "%s: expected a directory or nothing, found another kind", w->final);
+    if (is_there &&
+        (disk_is_file(w->final, marker) ? drop(w->run_dir, w->step, err) : checkpoint_set_aside(w->final, moved, err)))
+        return -1;
     if (unlink(path) || rename(w->dir, w->final))
         return fail(err, "%s: cannot rename to %s: %s", w->dir, w->final, strerror(errno));
-    return disk_sync_dir(run_dir, err);
+    return disk_sync_dir(w->run_dir, err);
 }
 
 static int remove_temporary(void* context, const char* path, const char* name, Err err) {
@@ -372,19 +370,20 @@ static int remove_temporary(void* context, const char* path, const char* name, E
 
 int checkpoint_clean(const char* run_dir, Err err) { return disk_visit(run_dir, remove_temporary, NULL, err); }
 
-// Removes the checkpoints written before this step's except the newest keep - 1 and any that is read; keep 0: none.
-static int clean_up(const char* run_dir, const CheckpointList* before, int64_t step, int keep, Err err) {
+// Removes the checkpoints written before this one except the newest keep - 1 and any that is read; keep 0: none.
+static int clean_up(const CheckpointWriter* w, const CheckpointList* before, int keep, Err err) {
     char path[CHECKPOINT_PATH];
     int hold;
     for (int i = 0, kept = 1; keep > 0 && i < before->n; i++) {
-        if (before->all[i].step == step || kept++ < keep) continue;
-        if (step_path(path, run_dir, before->all[i].step, "", err)) return -1;
+        int64_t step = before->all[i].step;
+        if (step == w->step || kept++ < keep) continue;
+        if (checkpoint_path(path, w->run_dir, step, err)) return -1;
         if (!disk_is_file(path, marker) || !take_hold(path, &hold)) continue;
-        int failed = drop(run_dir, before->all[i].step, err);
+        int failed = drop(w->run_dir, step, err);
         if (hold >= 0) close(hold);
         if (failed) return -1;
     }
-    return checkpoint_clean(run_dir, err);
+    return checkpoint_clean(w->run_dir, err);
 }
 
 // Returns nanoseconds since 1970, but more than in all checkpoints before: clocks may be set back.
@@ -395,22 +394,16 @@ static uint64_t next_written(const CheckpointList* before) {
 }
 
 int checkpoint_commit(CheckpointWriter* w, int keep, Err err) {
-    char run_dir[CHECKPOINT_PATH], why[ERR_BYTES];
+    char why[ERR_BYTES];
     CheckpointList before;
-    const char* slash = strrchr(w->final, '/');
-    if (!slash) return fail(err, "expected a checkpoint that checkpoint_begin began");
-    snprintf(run_dir, sizeof run_dir, "%.*s", (int)(slash - w->final), w->final);
-    int64_t step = step_of(slash + 1, "");
-    int listed = checkpoint_list(&before, run_dir, err) == 0;
-    if (!listed || write_marker(w, step, next_written(&before), err) || publish(w, run_dir, step, err)) {
-        checkpoint_abort(w);
-        free(before.all);
-        return -1;
-    }
-    int left = clean_up(run_dir, &before, step, keep, why);
+    if (!w->list) return fail(err, "expected a checkpoint that checkpoint_begin began");
+    int failed =
+        checkpoint_list(&before, w->run_dir, err) || write_marker(w, next_written(&before), err) || publish(w, err);
+    if (failed) checkpoint_abort(w);
+    int left = !failed && clean_up(w, &before, keep, why);
     free(before.all);
     if (left) fail(err, "%s is saved, but an older directory could not be removed: %s", w->final, why);
-    return left ? 1 : 0;
+    return failed ? -1 : left;
 }
 
 // ---- choosing one
@@ -421,39 +414,35 @@ static int check_finite(void* context, const char* path, const char* name, Err e
     return ending && !strcmp(ending, ".safetensors") ? safetensors_check_finite(path, err) : 0;
 }
 
-// Tries checkpoint_choose once. *gone = 1: a checkpoint was removed while it was being looked at.
-static int choose_once(const char* run_dir, int64_t step, char* path, int* pin, int* gone, CheckpointSkip skip,
-                       void* context, Err err) {
-    char why[ERR_BYTES];
-    CheckpointList list;
-    int result = 0, skipped = 0;
-    *pin = -1;
-    if (checkpoint_list(&list, run_dir, err)) return -1;
-    for (int i = 0; i < list.n && !result; i++) {
-        if (step >= 0 && list.all[i].step != step) continue;
-        if (step_path(path, run_dir, list.all[i].step, "", err)) result = -1;
-        else if ((*pin = checkpoint_pin(path)) < 0) *gone = 1;
-        else if (!checkpoint_verify(path, why) && !disk_visit(path, check_finite, NULL, why)) result = 1;
-        else {
-            checkpoint_unpin(*pin);
-            *pin = -1;
-            if (!skipped++) fail(err, "%s", why);
-            if (skip) skip(context, path, why);
-        }
-    }
-    free(list.all);
-    return result ? result : -(skipped > 0);
+// Pins a checkpoint that is whole: 1; 0: it was removed meanwhile; -1 with a message: it is damaged.
+static int take_whole(const char* path, int* pin, Err err) {
+    if ((*pin = checkpoint_pin(path)) < 0) return 0;
+    if (!checkpoint_verify(path, err) && !disk_visit(path, check_finite, NULL, err)) return 1;
+    checkpoint_unpin(*pin);
+    return *pin = -1;
 }
 
-int checkpoint_choose(const char* run_dir, int64_t step, char* path, int* pin, CheckpointSkip skip, void* context,
-                      Err err) {
-    int found = 0, gone = 1;
+int checkpoint_choose(const char* run_dir, int64_t step, char* path, int* pin, CheckpointSkip skip, Err err) {
+    enum { TRIES = 100 };
+    char why[ERR_BYTES];
+    CheckpointList list;
+    int found = 0, gone = 1, failed = 0;
     // The run that saves there goes on: what was newest may be gone, and newer ones have come.
-    for (int tries = 0; tries < 100 && gone && !found; tries++) {
+    for (int tries = 0; tries < TRIES && gone && !found; tries++) {
         gone = 0;
-        found = choose_once(run_dir, step, path, pin, &gone, skip, context, err);
+        if (checkpoint_list(&list, run_dir, err)) return -1;
+        for (int i = 0; i < list.n && found <= 0 && !failed; i++) {
+            if (step >= 0 && list.all[i].step != step) continue;
+            if ((failed = checkpoint_path(path, run_dir, list.all[i].step, err))) break;
+            int taken = take_whole(path, pin, why);
+            gone |= taken == 0;
+            if (taken < 0 && !found) fail(err, "%s", why);
+            if (taken < 0 && skip) skip(why);
+            if (taken) found = taken;
+        }
+        free(list.all);
     }
-    return found;
+    return failed ? -1 : found;
 }
 
 int checkpoint_set_aside(const char* dir, char* moved, Err err) {

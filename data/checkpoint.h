@@ -24,6 +24,8 @@ enum { CHECKPOINT_PATH = DISK_PATH };
 
 // A save in progress: files are added one by one, then it is committed or dropped.
 typedef struct CheckpointWriter {
+    char run_dir[CHECKPOINT_PATH];
+    int64_t step;
     char dir[CHECKPOINT_PATH];    // the temporary directory
     char final[CHECKPOINT_PATH];  // its name after the commit
     FILE* list;                   // stream of its list of files, into text (n_text); NULL in a process that joined
@@ -78,12 +80,11 @@ int checkpoint_pin(const char* dir);
 void checkpoint_unpin(int pin);
 
 // Is called for each checkpoint that is passed over, with the reason.
-typedef void (*CheckpointSkip)(void* context, const char* dir, const char* why);
+typedef void (*CheckpointSkip)(const char* why);
 // Finds the newest whole checkpoint below run_dir: it passes checkpoint_verify, and all values in its safetensors are
 // finite. With step >= 0 only that step will do. path (CHECKPOINT_PATH bytes) is its; the caller lets go of its *pin.
 // Reads all its files. 1 found; 0 there is none at all; -1 with a message, the newest's when none is whole.
-int checkpoint_choose(const char* run_dir, int64_t step, char* path, int* pin, CheckpointSkip skip, void* context,
-                      Err err);
+int checkpoint_choose(const char* run_dir, int64_t step, char* path, int* pin, CheckpointSkip skip, Err err);
 // Renames a directory to DIR.damaged (or DIR.damaged-2, ...), which is never looked at: moved (CHECKPOINT_PATH bytes)
 // is its new name.
 int checkpoint_set_aside(const char* dir, char* moved, Err err);

@@ -19,28 +19,20 @@ typedef struct Origin {
     char out[CHECKPOINT_PATH], start_from[CHECKPOINT_PATH];
 } Origin;
 
-// Checkpoints that were passed over for an older one.
-typedef struct Skipped {
-    char (*dirs)[CHECKPOINT_PATH];
-    int n;
-} Skipped;
+static void warn_skipped(const char* why) { warn("%s; trying the checkpoint before it", why); }
 
-static void skip(void* context, const char* dir, const char* why) {
-    Skipped* skipped = (Skipped*)context;
-    warn("%s; trying the checkpoint before it", why);
-    void* more = realloc(skipped->dirs, sizeof *skipped->dirs * ((size_t)skipped->n + 1));
-    if (!more) return;
-    skipped->dirs = (char(*)[CHECKPOINT_PATH])more;
-    strcpy(skipped->dirs[skipped->n++], dir);
-}
-
-// A run that goes on from an older checkpoint moves damaged ones out of the way, where --keep does not count them.
-static void set_aside(const Skipped* skipped) {
-    char moved[CHECKPOINT_PATH], err[ERR_BYTES];
-    for (int i = 0; i < skipped->n; i++) {
-        if (checkpoint_set_aside(skipped->dirs[i], moved, err)) warn("%s", err);
-        else warn("%s is now %s", skipped->dirs[i], moved);
+// A run that goes on from an older checkpoint moves damaged ones, all that are newer, out of the way: there --keep does
+// not count them.
+static void set_aside_newer(const Origin* o) {
+    char dir[CHECKPOINT_PATH], moved[CHECKPOINT_PATH], err[ERR_BYTES];
+    CheckpointList list;
+    if (checkpoint_list(&list, o->out, err)) warn("%s", err);
+    for (int i = 0; i < list.n && !checkpoint_path(dir, o->out, list.all[i].step, err); i++) {
+        if (!strcmp(dir, o->start_from)) break;
+        if (checkpoint_set_aside(dir, moved, err)) warn("%s", err);
+        else warn("%s is now %s", dir, moved);
     }
+    free(list.all);
 }
 
 // ---- the directory
@@ -112,13 +104,11 @@ static int choose(Run* run, Origin* o) {
     const Config* c = &run->config;
     const char *why = asked_by(c), *from = c->resume_from;
     char err[ERR_BYTES];
-    Skipped skipped = {0};
     if (from && strrchr(from, '/')) from = strrchr(from, '/') + 1;
     int64_t step = from ? checkpoint_step(from) : -1;
     if (from && step < 0) return fail(o->words, "--resume: expected a step like step-000120, found %s", from);
-    int found = checkpoint_choose(o->out, step, o->start_from, &run->books->pin, step < 0 ? skip : NULL, &skipped, err);
-    if (found > 0 && run->books->claims) set_aside(&skipped);
-    free(skipped.dirs);
+    int found = checkpoint_choose(o->out, step, o->start_from, &run->books->pin, step < 0 ? warn_skipped : NULL, err);
+    if (found > 0 && step < 0 && run->books->claims) set_aside_newer(o);
     if (found > 0) return 0;
     if (found < 0) return fail(o->words, "%s: %s", why, err);
     if (step >= 0) return fail(o->words, "--resume: no checkpoint of step %" PRId64 " in %s", step, o->out);
