@@ -5,6 +5,7 @@
 // of every file beforehand: all of them are there in their sizes before it uses any.
 #include "data/model_files.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -120,13 +121,6 @@ typedef struct Writer {
     char* err;
 } Writer;
 
-// Returns the place of the first value that is not finite; n: all are.
-static size_t first_not_finite(const float* x, size_t n) {
-    size_t i = 0;
-    while (i < n && x[i] - x[i] == 0) i++;
-    return i;
-}
-
 static void fetch(Writer* w, const Part* part, float* value) {
     const ModelState* s = w->state;
     int is_whole = part->kind == STATE_WEIGHTS || part->kind == STATE_GRADS;
@@ -135,37 +129,28 @@ static void fetch(Writer* w, const Part* part, float* value) {
     w->staged = part->unit;
 }
 
-// Fetches a whole unit, of which `part` is the first, and checks that its values are finite.
-static void stage(Writer* w, const Part* part) {
-    const ModelState* s = w->state;
-    fetch(w, part, s->staging);
-    int is_checked = part->kind != STATE_GRADS && !w->wrong && !(s->image && s->image->n);
-    size_t n = part->segment.n, at = is_checked ? first_not_finite(s->staging, n) : n;
-    if (at == n) return;
-    const Part* end = w->parts + w->n;
-    while (part + 1 < end && part[1].unit == part->unit && part[1].first <= at) part++;
-    w->wrong = fail(w->err, "%s: tensor %s: expected finite values, found %g", w->path, part->shown.name,
-                    (double)s->staging[at]);
-}
-
 // Writes elements first .. first + n of tensor i to out as the file has them (SafeTensorFill).
 static void fill(void* context, int i, size_t first, size_t n, void* out) {
     Writer* w = context;
     const Part* part = &w->parts[i];
-    int is_raw = !part->transposed && part->shown.dtype == DT_F32;
-    if (is_raw && w->state->image && w->state->image->n && n == part->segment.n) {  // one copy is enough
+    const SafeImage* image = w->state->image;
+    int is_raw = !part->transposed && part->shown.dtype == DT_F32, in_memory = image && image->n;
+    if (is_raw && in_memory && n == part->segment.n) {  // one copy is enough
         fetch(w, part, (float*)out);
         return;
     }
-    if (w->staged != part->unit) stage(w, part);
+    if (w->staged != part->unit) fetch(w, part, w->state->staging);
     const float* value = w->state->staging + part->first;
     size_t rows = (size_t)part->segment.tensor.rows, cols = (size_t)part->segment.tensor.cols;
-    if (is_raw) {
-        memcpy(out, value + first, n * sizeof *value);
-        return;
-    }
-    for (size_t j = 0, at = first; j < n; j++, at++)
+    if (is_raw) memcpy(out, value + first, n * sizeof *value);
+    for (size_t j = 0, at = first; j < n && !is_raw; j++, at++)
         dtype_store(out, j, value[part->transposed ? at % rows * cols + at / rows : at], part->shown.dtype);
+    if (in_memory || part->kind == STATE_GRADS || w->wrong) return;
+    for (size_t j = 0; j < n && !w->wrong; j++) {
+        double x = dtype_load(out, j, part->shown.dtype);
+        if (!isfinite(x))
+            w->wrong = fail(w->err, "%s: tensor %s: expected finite values, found %g", w->path, part->shown.name, x);
+    }
 }
 
 static int write_parts(Writer* w, const SafeTensor* extra, int n_extra) {
@@ -186,11 +171,10 @@ int hf_write(const ModelState* state, StateKind kind, const SafeTensor* extra, i
     for (int i = 0; w.parts && i < n; i++) w.n += parts_of(state, kind, i, w.parts + w.n);
     if (w.parts) result = write_parts(&w, extra, n_extra);
     free(w.parts);
-    w.wrong = 1;                              // nothing more is said
     for (int i = w.staged + 1; i < n; i++) {  // other ranks count on it
         Part parts[MOST_RUNS];
         parts_of(state, kind, i, parts);
-        stage(&w, parts);
+        fetch(&w, parts, state->staging);
     }
     return result;
 }
@@ -320,17 +304,30 @@ static const SafeTensor* check_tensor(const SafeTensor* t, const SafeTensor* wan
     return NULL;
 }
 
-// Finds the tensor that `wanted` describes, under its name or without its prefix, and its file.
-static const SafeTensor* find_tensor(const HfFiles* files, const SafeTensor* wanted, const SafeTensors** file,
-                                     const char* dir, Err err) {
+// The place of a tensor of the model in files.
+typedef struct Found {
+    const SafeTensors* file;
+    const SafeTensor* tensor;
+} Found;
+
+// Finds the tensor that `wanted` describes, under its name or without its prefix.
+static int find_tensor(const HfFiles* files, const SafeTensor* wanted, Found* found, const char* dir, Err err) {
     const char* names[] = {wanted->name, strchr(wanted->name, '.') + 1};
     int has_prefix = !strncmp(names[0], "transformer.", 12) || !strncmp(names[0], "model.", 6);
-    const SafeTensor* t = NULL;
-    for (int i = 0; i < (1 + has_prefix) * files->n && !t; i++) {
-        *file = &files->list[i % files->n];
-        t = safetensors_get(*file, names[i / files->n]);
+    for (int i = 0; i < (1 + has_prefix) * files->n && !found->tensor; i++) {
+        found->file = &files->list[i % files->n];
+        found->tensor = safetensors_get(found->file, names[i / files->n]);
     }
-    return check_tensor(t, wanted, t ? (*file)->path : dir, err);
+    return check_tensor(found->tensor, wanted, found->tensor ? found->file->path : dir, err) ? 0 : -1;
+}
+
+// Finds the tensors that the i-th of ours is: found[MOST_RUNS].
+static int find_parts(const ModelState* state, int i, const HfFiles* files, Found* found, const char* dir, Err err) {
+    Part parts[MOST_RUNS];
+    int n = parts_of(state, STATE_WEIGHTS, i, parts);
+    for (int p = 0; p < n; p++)
+        if (find_tensor(files, &parts[p].shown, &found[p], dir, err)) return -1;
+    return 0;
 }
 
 // value = a tensor of a file; transposed: there (columns, rows), here (rows, columns).
@@ -348,17 +345,13 @@ static int load(const SafeTensors* file, const SafeTensor* from, int transposed,
     return 0;
 }
 
-static int read_tensor(const ModelState* state, int with_master, int i, const HfFiles* files, const char* dir,
-                       Err err) {
+static int read_tensor(const ModelState* state, int with_master, int i, const Found* found, Err err) {
     Segment own = shape_segment(state->shape, i, state->rank);
     Part parts[MOST_RUNS];
     int n = parts_of(state, STATE_WEIGHTS, i, parts);
     memset(state->staging, 0, own.tensor.elems * sizeof *state->staging);  // the padding rows of a vocabulary
-    for (int p = 0; p < n; p++) {
-        const SafeTensors* file = NULL;
-        const SafeTensor* from = find_tensor(files, &parts[p].shown, &file, dir, err);
-        if (!from || load(file, from, parts[p].transposed, state->staging + parts[p].first, err)) return -1;
-    }
+    for (int p = 0; p < n; p++)
+        if (load(found[p].file, found[p].tensor, parts[p].transposed, state->staging + parts[p].first, err)) return -1;
     // Masters first: putting weights may overwrite the staging buffer.
     if (with_master && own.n) state->put_owned(state->context, STATE_MASTER, &own, state->staging + own.first);
     state->put_weights(state->context, &own.tensor, state->staging);
@@ -368,84 +361,64 @@ static int read_tensor(const ModelState* state, int with_master, int i, const Hf
 // Returns whether a tensor follows from config.json: older exports hold masks or rotary frequencies beside weights.
 static int is_derived(const ModelState* state, const char* name) {
     static const char* const endings[] = {".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq"};
-    for (int i = 0; i < COUNT(endings); i++) {
+    int is_gpt2 = state->shape->arch == ARCH_GPT2;
+    for (int i = is_gpt2 ? 0 : 2; i < (is_gpt2 ? 2 : 3); i++) {
         size_t n = strlen(name), ending = strlen(endings[i]);
-        int is_of_gpt2 = i < 2;
-        if (is_of_gpt2 == (state->shape->arch == ARCH_GPT2) && n >= ending && !strcmp(name + n - ending, endings[i]))
-            return 1;
+        if (n >= ending && !strcmp(name + n - ending, endings[i])) return 1;
     }
     return 0;
 }
 
 // Returns 1 if t is a head with the values of the embedding, 0 if it is not, -1 with a message.
-static int is_tied_head(const ModelState* state, const HfFiles* files, const SafeTensors* file, const SafeTensor* t,
-                        const char* dir, Err err) {
+static int is_tied_head(const ModelState* state, const Found* embedding, const SafeTensors* file, const SafeTensor* t,
+                        Err err) {
     enum { PIECE = 1 << 13 };
-    float head[PIECE], embedding[PIECE];
-    Part parts[MOST_RUNS];
-    const SafeTensors* other = NULL;
-    parts_of(state, STATE_WEIGHTS, 0, parts);
+    float head[PIECE], tied[PIECE];
     if (shape_has(state->shape, HAS_HEAD) || strcmp(t->name, hf_names[HEADW].gpt2)) return 0;
-    const SafeTensor* tied = find_tensor(files, &parts[0].shown, &other, dir, err);
     size_t n = t->bytes / dtype_bytes(t->dtype);
-    if (!check_tensor(t, &parts[0].shown, file->path, err)) return -1;
+    if (!check_tensor(t, embedding->tensor, file->path, err)) return -1;
     for (size_t first = 0; first < n; first += PIECE) {
         size_t count = MIN(n - first, (size_t)PIECE);
         if (safetensors_floats(file, t, first, count, head, err) ||
-            safetensors_floats(other, tied, first, count, embedding, err))
+            safetensors_floats(embedding->file, embedding->tensor, first, count, tied, err))
             return -1;
-        if (memcmp(head, embedding, count * sizeof *head) != 0) return 0;
+        if (memcmp(head, tied, count * sizeof *head) != 0) return 0;
     }
     return 1;
 }
 
-// Checks that every tensor of the files has a place in the model, which `taken` says of each, or follows from others.
-static int check_rest(const ModelState* state, const HfFiles* files, const char* const taken, const char* dir,
-                      Err err) {
+// Checks that every tensor of the files has a place in the model (found[n]), or follows from others.
+static int check_rest(const ModelState* state, const HfFiles* files, const Found* found, int n, Err err) {
     const SafeTensors* where = NULL;
-    const char *name = NULL, *at = taken;
-    int n = 0;
+    const char* name = NULL;
+    int more = 0;
     for (const SafeTensors* f = files->list; f < files->list + files->n; f++)
         for (const SafeTensor* t = f->tensors; t < f->tensors + f->n; t++) {
-            int is_known = *at++ || is_derived(state, t->name) ? 1 : is_tied_head(state, files, f, t, dir, err);
+            int is_known = is_derived(state, t->name);
+            for (int i = 0; i < n && !is_known; i++) is_known = found[i].tensor == t;
+            if (!is_known) is_known = is_tied_head(state, found, f, t, err);
             if (is_known < 0) return -1;
-            if (!is_known && !n++) where = f, name = t->name;
+            if (!is_known && !more++) where = f, name = t->name;
         }
-    if (!n) return 0;
+    if (!more) return 0;
     return fail(err,
                 "%s: expected tensors of the %s of config.json alone (%d layers, %s head), found %d without a place in "
                 "it, %s first; is config.json (model_type, layers, tie_word_embeddings) this model's?",
                 where->path, arch_table[state->shape->arch].title, state->shape->L,
-                shape_has(state->shape, HAS_HEAD) ? "own" : "tied", n, name);
+                shape_has(state->shape, HAS_HEAD) ? "own" : "tied", more, name);
 }
 
 // Checks, before anything is read, that files and model have the same tensors.
-static int check_files(const ModelState* state, const HfFiles* files, const char* dir, Err err) {
-    Part parts[MOST_RUNS];
-    size_t n = 0;
-    for (int f = 0; f < files->n; f++) n += (size_t)files->list[f].n;
-    char* taken = calloc(n + 1, 1);
-    int result = taken ? 0 : fail(err, "%s: no memory for a list of %zu tensors", dir, n);
-    for (int i = 0; i < shape_tensors(state->shape) && !result; i++)
-        for (int p = 0, of = parts_of(state, STATE_WEIGHTS, i, parts); p < of && !result; p++) {
-            const SafeTensors* file = NULL;
-            const SafeTensor* t = find_tensor(files, &parts[p].shown, &file, dir, err);
-            if (!t) result = -1;
-            size_t at = t ? (size_t)(t - file->tensors) : n;
-            for (const SafeTensors* f = files->list; t && f < file; f++) at += (size_t)f->n;
-            taken[at] = 1;
-        }
-    if (!result) result = check_rest(state, files, taken, dir, err);
-    free(taken);
-    return result;
-}
-
 int hf_read(const ModelState* state, int with_master, const char* dir, Err err) {
     HfFiles files;
     if (hf_open(&files, dir, err)) return -1;
-    int result = check_files(state, &files, dir, err);
-    for (int i = 0; i < shape_tensors(state->shape) && !result; i++)
-        result = read_tensor(state, with_master, i, &files, dir, err);
+    int n = shape_tensors(state->shape);
+    Found* found = calloc((size_t)n * MOST_RUNS, sizeof *found);
+    int result = found ? 0 : fail(err, "%s: no memory for a list of %d tensors", dir, n);
+    for (int i = 0; i < n && !result; i++) result = find_parts(state, i, &files, found + i * MOST_RUNS, dir, err);
+    if (!result) result = check_rest(state, &files, found, n * MOST_RUNS, err);
+    for (int i = 0; i < n && !result; i++) result = read_tensor(state, with_master, i, found + i * MOST_RUNS, err);
+    free(found);
     hf_close(&files);
     return result;
 }

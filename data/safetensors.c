@@ -331,49 +331,42 @@ static char* make_header(const SafeTensor* tensors, int n, size_t* bytes) {
     return header;
 }
 
-static int write_values(int fd, const SafeTensor* tensors, int n, SafeTensorFill fill, void* context) {
-    void* piece = malloc(PIECE);
-    int bad = !piece;
-    for (int i = 0; i < n && !bad; i++) {
-        size_t size = dtype_bytes(tensors[i].dtype), elems = tensors[i].bytes / size, most = PIECE / size;
-        if (tensors[i].data) bad = disk_write(fd, tensors[i].data, tensors[i].bytes);
-        for (size_t first = 0; !tensors[i].data && first < elems && !bad; first += most) {
-            size_t count = MIN(most, elems - first);
-            fill(context, i, first, count, piece);
-            bad = disk_write(fd, piece, count * size);
+// Writes whole tensors into the image, behind its header, or pieces into the file where image is NULL.
+static int write_values(int fd, SafeImage* image, size_t header, const SafeTensor* tensors, int n, SafeTensorFill fill,
+                        void* context) {
+    char *piece = image ? NULL : malloc(PIECE), *at = image ? image->bytes + header : piece;
+    int bad = !image && !piece;
+    for (const SafeTensor* t = tensors; t < tensors + n && !bad; t++)
+        for (size_t done = 0, now; done < t->bytes && !bad; done += now) {
+            size_t size = dtype_bytes(t->dtype);
+            now = image ? t->bytes : MIN(t->bytes - done, (size_t)PIECE);
+            if (t->data) memcpy(at, (const char*)t->data + done, now);
+            else fill(context, (int)(t - tensors), done / size, now / size, at);
+            if (image) at += now;
+            else bad = disk_write(fd, at, now);
         }
-    }
     free(piece);
     return bad;
-}
-
-// Writes a header of `bytes` bytes, then the values.
-static void fill_image(SafeImage* image, const char* header, size_t bytes, const SafeTensor* tensors, int n,
-                       SafeTensorFill fill, void* context) {
-    memcpy(image->bytes, header, bytes);
-    for (int i = 0; i < n; bytes += tensors[i++].bytes) {
-        if (tensors[i].data) memcpy(image->bytes + bytes, tensors[i].data, tensors[i].bytes);
-        else if (tensors[i].bytes)
-            fill(context, i, 0, tensors[i].bytes / dtype_bytes(tensors[i].dtype), image->bytes + bytes);
-    }
 }
 
 int safetensors_write(const char* path, SafeImage* image, const SafeTensor* tensors, int n, SafeTensorFill fill,
                       void* context, Err err) {
     char why[ERR_BYTES];
-    size_t bytes = 0, all;
+    size_t bytes = 0;
     if (check_names(tensors, n, why)) return fail(err, "%s: %s", path, why);
     char* header = make_header(tensors, n, &bytes);
     if (!header) return fail(err, "%s: no memory for the header of %d tensors", path, n);
-    all = bytes;
+    size_t all = bytes;
     for (int i = 0; i < n; i++) all += tensors[i].bytes;
-    if (image) image->n = all <= image->room ? all : 0;  // set before fill is called, which may look at it
-    int is_apart = image && image->n, fd = is_apart ? -1 : disk_create(path, err), result = -1;
-    if (is_apart) fill_image(image, header, bytes, tensors, n, fill, context), result = 0;
-    if (fd >= 0) {
-        int bad = disk_write(fd, header, bytes) || write_values(fd, tensors, n, fill, context);
+    if (image) image->n = all <= image->room ? all : 0;  // before values are asked for, who may look
+    int result = 0, fd = -1;
+    if (image && image->n) {
+        memcpy(image->bytes, header, bytes);
+        write_values(fd, image, bytes, tensors, n, fill, context);
+    } else if ((fd = disk_create(path, err)) >= 0) {
+        int bad = disk_write(fd, header, bytes) || write_values(fd, NULL, bytes, tensors, n, fill, context);
         result = disk_finish(fd, path, bad, err);
-    }
+    } else result = -1;
     free(header);
     return result;
 }
