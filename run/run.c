@@ -111,17 +111,14 @@ double run_most(const Run* run, Comm* c, double mine) {
     return most;
 }
 
-Report* reports_make(const Comm* c) {
-    Report* all = (Report*)calloc((size_t)c->size, sizeof(Report));
-    if (!all) die("no memory for the reports of %d ranks", c->size);
-    return all;
-}
-
-int reports_meet(const Run* run, const Report* mine, Report* all, Err err) {
+int reports_meet(const Run* run, const Report* mine, Err err) {
     Comm* c = run->model.world;
-    if (c->table->all_gather_host(c, all, mine, sizeof *mine, err)) run_lost(run, err);
+    Report* all = (Report*)run_ask_all(run, c, mine, sizeof *mine);
     int r = 0;
     while (r < c->size && !all[r].failed) r++;
-    if (r == c->size) return 0;
-    return c->size == 1 ? fail(err, "%s", all[r].words) : fail(err, "rank %d: %s", r, all[r].words);
+    int failed = r < c->size;
+    if (failed && c->size == 1) fail(err, "%s", all[r].words);
+    else if (failed) fail(err, "rank %d: %s", r, all[r].words);
+    free(all);
+    return -failed;
 }

@@ -215,9 +215,7 @@ double run_most(const Run* run, Comm* c, double mine);
 typedef struct Report {
     int failed;
     char words[ERR_BYTES];
-    uint64_t bytes, hash;  // of the rank's optimizer file, once it is written
 } Report;
 
-Report* reports_make(const Comm* c);  // (size), to be freed; ends the program without memory
-// Fills all (size). Returns 0 if every report is good, else -1 with the words of the first that is not.
-int reports_meet(const Run* run, const Report* mine, Report* all, Err err);
+// 0 when the reports of all ranks are good, else -1 with the words of the first that is not.
+int reports_meet(const Run* run, const Report* mine, Err err);

@@ -389,17 +389,16 @@ static int restore(const CloseCopy* x, const KeptList* list, const Kept* like, E
     const char* out = run->books->out;
     int is_first = list->rank == 0, failed = 0;
     CheckpointWriter w = {0}, part;  // of rank 0, which lists the files; of this rank
-    Report mine = {0}, *all = reports_make(run->model.world);
+    Report mine = {0};
     for (int meeting = 0; meeting < 3 && !failed; meeting++) {
         if (meeting == 0) mine.failed = is_first && checkpoint_begin(&w, out, like->step, mine.words);
         if (meeting == 1)
             mine.failed =
                 checkpoint_join(&part, out, like->step, mine.words) || copy_parts(x, list, like, &part, mine.words);
         if (meeting == 2) mine.failed = is_first && commit(&w, mine.words);
-        failed = reports_meet(run, &mine, all, err);
+        failed = reports_meet(run, &mine, err);
         if (failed && is_first && meeting == 1) checkpoint_abort(&w);
     }
-    free(all);
     return failed;
 }
 

@@ -32,7 +32,7 @@ typedef struct Writing {
     Run* run;
     int64_t step;
     StateCopy copy;
-    Report mine, *all;                // of this rank; (ranks)
+    Report mine;
     int (*write)(struct Writing* x);  // 0, or -1 with a message in mine.words
     pthread_t thread;
     int is_begun, is_apart;  // the thread runs

@@ -52,23 +52,26 @@ static int write_files(Writing* x) {
     for (const CopiedFile* f = x->copy.files; f < x->copy.files + x->copy.n; f++)
         if (f->bytes ? checkpoint_write_file(w, f->name, f->bytes, f->n, err) : checkpoint_take_file(w, f->name, err))
             return -1;
-    x->mine.bytes = w->bytes, x->mine.hash = w->hash;  // of the last one, the optimizer state
     return 0;
 }
 
-static int commit(Saver* s) {
+// Rank 0 has listed its own files, and is told size and hash of the others' optimizer state.
+static int commit(Saver* s, Err err) {
     const Run* run = s->writing.run;
-    int ranks = run->model.world->size;
-    for (int r = 1; r < ranks; r++) {
+    Comm* c = run->model.world;
+    uint64_t mine[] = {s->w.bytes, s->w.hash};
+    uint64_t(*all)[2] = (uint64_t(*)[2])run_ask_all(run, c, mine, sizeof mine);
+    int failed = 0;
+    for (int r = 1; r < c->size && is_first(s) && !failed; r++) {
         char name[OPTIMIZER_NAME];
-        optimizer_name(name, r, ranks);
-        if (!checkpoint_add_file(&s->w, name, s->writing.all[r].bytes, s->writing.all[r].hash, s->writing.mine.words))
-            continue;
-        checkpoint_abort(&s->w);
-        return -1;
+        optimizer_name(name, r, c->size);
+        failed = checkpoint_add_file(&s->w, name, all[r][0], all[r][1], err);
     }
-    int saved = checkpoint_commit(&s->w, run->config.keep, s->writing.mine.words);
-    if (saved > 0) warn("%s", s->writing.mine.words);
+    free(all);
+    if (!is_first(s)) return 0;
+    if (failed) return checkpoint_abort(&s->w), -1;
+    int saved = checkpoint_commit(&s->w, run->config.keep, err);
+    if (saved > 0) warn("%s", err);
     return MIN(saved, 0);
 }
 
@@ -103,7 +106,7 @@ static int end(Saver* s, Err err) {
     s->writing.run->books->saving.all_written &= ~WRITTEN_FAR;
     writing_wait(&s->writing);
     if (writing_meet(&s->writing, s->writing.mine.failed, err)) return drop(s);
-    if (writing_meet(&s->writing, is_first(s) && commit(s), err)) return writing_leave(&s->writing, -1);
+    if (writing_meet(&s->writing, commit(s, s->writing.mine.words), err)) return writing_leave(&s->writing, -1);
     s->writing.blocked += now_seconds() - started;
     double seconds = writing_tell(&s->writing, "save", s->w.final);
     if (s->writing.blocked < 0.9 * seconds)
@@ -136,9 +139,8 @@ static int make_elsewhere(const Run* run, Elsewhere* e) {
 // Where a checkpoint goes that cannot be written into the run directory, with the lines of the log that wait. 0, or -1
 // with a message.
 static int save_elsewhere(Run* run, Elsewhere* e, Err err) {
-    Comm* c = run->model.world;
-    if (c->rank == 0) e->failed = make_elsewhere(run, e);
-    if (c->table->broadcast_host(c, e, sizeof *e, 0, err)) run_lost(run, err);
+    if (run->model.world->rank == 0) e->failed = make_elsewhere(run, e);
+    run_tell_all(run->model.world, e, sizeof *e);
     if (e->failed) return fail(err, "%s", e->words);
     if (save_checkpoint(run, e->dir, err)) return -1;
     if (runlog_move(&run->books->log, e->dir, err)) warn("%s", err);

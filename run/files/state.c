@@ -196,9 +196,7 @@ static int read_files(Run* run, Err err) {
 // Ends the program on all ranks with the words of the first that has failed.
 static void die_together(const Run* run, const Report* mine, const char* what) {
     char err[ERR_BYTES];
-    Report* all = reports_make(run->model.world);
-    if (reports_meet(run, mine, all, err)) die("%s%s", what, err);
-    free(all);
+    if (reports_meet(run, mine, err)) die("%s%s", what, err);
 }
 
 // Each rank reads for itself.

@@ -8,12 +8,11 @@
 
 void writing_begin(Writing* x, Run* run) {
     *x = (Writing){.run = run, .step = run->state.step, .is_begun = 1, .began = now_seconds()};
-    x->all = reports_make(run->model.world);
 }
 
 int writing_meet(Writing* x, int failed, Err err) {
     x->mine.failed = failed;
-    return reports_meet(x->run, &x->mine, x->all, err);
+    return reports_meet(x->run, &x->mine, err);
 }
 
 static void* write_files(void* argument) {
@@ -50,7 +49,6 @@ double writing_tell(Writing* x, const char* event, const char* path) {
 
 int writing_leave(Writing* x, int status) {
     state_copy_free(&x->copy);
-    free(x->all);
-    x->is_begun = 0, x->all = NULL;
+    x->is_begun = 0;
     return status;
 }
