@@ -111,14 +111,15 @@ double run_most(const Run* run, Comm* c, double mine) {
     return most;
 }
 
-int reports_meet(const Run* run, const Report* mine, Err err) {
+int run_meet(const Run* run, int failed, const char* words, Err err) {
+    Err mine = "";
     Comm* c = run->model.world;
-    Report* all = (Report*)run_ask_all(run, c, mine, sizeof *mine);
+    if (failed) snprintf(mine, sizeof mine, "%s", words[0] ? words : "it failed");
+    Err* all = (Err*)run_ask_all(run, c, mine, sizeof mine);
     int r = 0;
-    while (r < c->size && !all[r].failed) r++;
-    int failed = r < c->size;
-    if (failed && c->size == 1) fail(err, "%s", all[r].words);
-    else if (failed) fail(err, "rank %d: %s", r, all[r].words);
+    while (r < c->size && !all[r][0]) r++;
+    if (r < c->size && c->size == 1) fail(err, "%s", all[r]);
+    else if (r < c->size) fail(err, "rank %d: %s", r, all[r]);
     free(all);
-    return -failed;
+    return r < c->size ? -1 : 0;
 }

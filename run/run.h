@@ -212,10 +212,5 @@ void run_tell_all(Comm* c, void* what, size_t bytes);
 void* run_ask_all(const Run* run, Comm* c, const void* mine, size_t bytes);
 double run_most(const Run* run, Comm* c, double mine);
 
-typedef struct Report {
-    int failed;
-    char words[ERR_BYTES];
-} Report;
-
-// 0 when the reports of all ranks are good, else -1 with the words of the first that is not.
-int reports_meet(const Run* run, const Report* mine, Err err);
+// Ranks tell each other whether they have failed, and why. 0, or -1 on all with the words of the first that has.
+int run_meet(const Run* run, int failed, const char* words, Err err);

@@ -145,7 +145,7 @@ static int write_part(const CloseCopy* x, int owner, const StateCopy* part, Err 
 static int write_parts(Writing* own) {
     const CloseCopy* x = (const CloseCopy*)own;
     int rank = own->run->model.world->rank;
-    char* err = own->mine.words;
+    char* err = own->words;
     if (state_copy_check(&own->copy, x->dir, err) || write_part(x, rank, &own->copy, err)) return -1;
     return x->partner == rank ? 0 : write_part(x, x->partner, &x->other, err);
 }
@@ -164,7 +164,7 @@ static int copy_part(CloseCopy* x, Err err) {
 }
 
 // Names and sizes of the partner's part, and places: for tensors in the table's memory, behind this rank's own.
-static int place_partner(CloseCopy* x) {
+static int place_partner(CloseCopy* x, Err err) {
     Run* run = x->writing.run;
     Comm* c = run->model.world;
     StateCopy* parts = (StateCopy*)run_ask_all(run, c, &x->writing.copy, sizeof *parts);
@@ -175,8 +175,7 @@ static int place_partner(CloseCopy* x) {
         int is_large = copied_is_tensors(f);
         f->bytes = is_large ? at : (char*)malloc(MAX(f->n, (size_t)1));
         if (is_large) at += f->n;
-        else if (!f->bytes)
-            failed = fail(x->writing.mine.words, "no memory for %zu bytes of a partner's %s", f->n, f->name);
+        else if (!f->bytes) failed = fail(err, "no memory for %zu bytes of a partner's %s", f->n, f->name);
     }
     free(parts);
     return failed;
@@ -216,9 +215,9 @@ static int leave(CloseCopy* x) {
     return writing_leave(&x->writing, -1);
 }
 
-static int meet(CloseCopy* x, int failed) {
+static int meet(CloseCopy* x, int failed, const char* words) {
     char err[ERR_BYTES];
-    if (!writing_meet(&x->writing, failed, err)) return 0;
+    if (!run_meet(x->writing.run, failed, words, err)) return 0;
     if (x->writing.run->model.world->rank == 0)
         warn("--close-copy: step %" PRId64 " is not kept: %s; training goes on, with %s", x->writing.step, err,
              x->done < 0 ? "none yet" : "the one before");
@@ -231,11 +230,12 @@ int close_is_due(const Run* run) {
 }
 
 void close_begin(Run* run) {
+    char why[ERR_BYTES];
     CloseCopy* x = run->books->close;
     if (x->writing.is_begun) return;  // the one before is being written still
     x->history = run->state.loss_hash;
     writing_begin(&x->writing, run);
-    if (meet(x, copy_part(x, x->writing.mine.words)) || meet(x, place_partner(x))) return;
+    if (meet(x, copy_part(x, why), why) || meet(x, place_partner(x, why), why)) return;
     exchange_parts(x);
     writing_start(&x->writing, write_parts, 1);
 }
@@ -250,7 +250,7 @@ void close_end(Run* run) {
     if (!x || !x->writing.is_begun) return;
     run->books->saving.all_written &= ~WRITTEN_CLOSE;
     writing_wait(&x->writing);
-    if (meet(x, x->writing.mine.failed)) return;
+    if (meet(x, x->writing.failed, x->writing.words)) return;
     x->done = x->writing.step;
     if (!x->has_told++) writing_tell(&x->writing, "close copy", x->dir);  // more lines would say the same
     leave(x);
@@ -385,21 +385,16 @@ static int commit(CheckpointWriter* w, Err err) {
 }
 
 static int restore(const CloseCopy* x, const KeptList* list, const Kept* like, Err err) {
-    Run* run = x->writing.run;
+    const Run* run = x->writing.run;
     const char* out = run->books->out;
-    int is_first = list->rank == 0, failed = 0;
+    char why[ERR_BYTES];
+    int is_first = list->rank == 0;
     CheckpointWriter w = {0}, part;  // of rank 0, which lists the files; of this rank
-    Report mine = {0};
-    for (int meeting = 0; meeting < 3 && !failed; meeting++) {
-        if (meeting == 0) mine.failed = is_first && checkpoint_begin(&w, out, like->step, mine.words);
-        if (meeting == 1)
-            mine.failed =
-                checkpoint_join(&part, out, like->step, mine.words) || copy_parts(x, list, like, &part, mine.words);
-        if (meeting == 2) mine.failed = is_first && commit(&w, mine.words);
-        failed = reports_meet(run, &mine, err);
-        if (failed && is_first && meeting == 1) checkpoint_abort(&w);
-    }
-    return failed;
+    if (run_meet(run, is_first && checkpoint_begin(&w, out, like->step, why), why, err)) return -1;
+    int failed = checkpoint_join(&part, out, like->step, why) || copy_parts(x, list, like, &part, why);
+    if (!run_meet(run, failed, why, err)) return run_meet(run, is_first && commit(&w, why), why, err);
+    if (is_first) checkpoint_abort(&w);
+    return -1;
 }
 
 void close_find(Run* run) {

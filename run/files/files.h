@@ -32,8 +32,9 @@ typedef struct Writing {
     Run* run;
     int64_t step;
     StateCopy copy;
-    Report mine;
-    int (*write)(struct Writing* x);  // 0, or -1 with a message in mine.words
+    int (*write)(struct Writing* x);  // 0, or -1 with a message in words
+    int failed;
+    char words[ERR_BYTES];
     pthread_t thread;
     int is_begun, is_apart;  // the thread runs
     atomic_int written;      // all files are, or one cannot be
@@ -41,8 +42,6 @@ typedef struct Writing {
 } Writing;
 
 void writing_begin(Writing* x, Run* run);
-// All ranks meet with a report each. 0, or -1 on all of them with the words of the first that has failed.
-int writing_meet(Writing* x, int failed, Err err);
 void writing_start(Writing* x, int (*write)(Writing* x), int may_be_apart);  // a thread where there may be one
 int writing_is_done(const Writing* x);
 void writing_wait(Writing* x);  // for the thread

@@ -43,11 +43,11 @@ struct Saver {
     CheckpointWriter w;
 };
 
-static int is_first(const Saver* s) { return s->writing.run->model.world->rank == 0; }
+static int is_first(const Run* run) { return run->model.world->rank == 0; }
 
 static int write_files(Writing* x) {
     CheckpointWriter* w = &((Saver*)x)->w;
-    char* err = x->mine.words;
+    char* err = x->words;
     if (state_copy_check(&x->copy, w->dir, err)) return -1;
     for (const CopiedFile* f = x->copy.files; f < x->copy.files + x->copy.n; f++)
         if (f->bytes ? checkpoint_write_file(w, f->name, f->bytes, f->n, err) : checkpoint_take_file(w, f->name, err))
@@ -62,13 +62,13 @@ static int commit(Saver* s, Err err) {
     uint64_t mine[] = {s->w.bytes, s->w.hash};
     uint64_t(*all)[2] = (uint64_t(*)[2])run_ask_all(run, c, mine, sizeof mine);
     int failed = 0;
-    for (int r = 1; r < c->size && is_first(s) && !failed; r++) {
+    for (int r = 1; r < c->size && is_first(run) && !failed; r++) {
         char name[OPTIMIZER_NAME];
         optimizer_name(name, r, c->size);
         failed = checkpoint_add_file(&s->w, name, all[r][0], all[r][1], err);
     }
     free(all);
-    if (!is_first(s)) return 0;
+    if (!is_first(run)) return 0;
     if (failed) return checkpoint_abort(&s->w), -1;
     int saved = checkpoint_commit(&s->w, run->config.keep, err);
     if (saved > 0) warn("%s", err);
@@ -81,88 +81,80 @@ static int commit(Saver* s, Err err) {
 // nothing is changed there, and nothing is under way.
 
 static int drop(Saver* s) {
-    if (is_first(s)) checkpoint_abort(&s->w);
+    if (is_first(s->writing.run)) checkpoint_abort(&s->w);
     return writing_leave(&s->writing, -1);
 }
 
 static int begin(Run* run, const char* dir, Err err) {
+    char why[ERR_BYTES];
     Saver* s = run->books->saving.saver;
     if (!s) s = run->books->saving.saver = (Saver*)calloc(1, sizeof *s);
     if (!s) die("no memory for a checkpoint");
     writing_begin(&s->writing, run);
     run->books->saving.begun = s->writing.began, s->w = (CheckpointWriter){0};
-    char* why = s->writing.mine.words;
-    if (writing_meet(&s->writing, is_first(s) && checkpoint_begin(&s->w, dir, s->writing.step, why), err) ||
-        writing_meet(&s->writing, !is_first(s) && checkpoint_join(&s->w, dir, s->writing.step, why), err) ||
-        writing_meet(&s->writing, state_copy(run, &s->writing.copy, run->books->saving.copy, s->w.dir, why), err))
+    if (run_meet(run, is_first(run) && checkpoint_begin(&s->w, dir, run->state.step, why), why, err) ||
+        run_meet(run, !is_first(run) && checkpoint_join(&s->w, dir, run->state.step, why), why, err) ||
+        run_meet(run, state_copy(run, &s->writing.copy, run->books->saving.copy, s->w.dir, why), why, err))
         return drop(s);
     writing_start(&s->writing, write_files, s->writing.copy.files[s->writing.copy.n - 1].bytes != NULL);
     return 0;
 }
 
-static int end(Saver* s, Err err) {
-    char apart[48] = "";
+static int end(Run* run, Err err) {
+    Saver* s = run->books->saving.saver;
+    char apart[48] = "", why[ERR_BYTES];
     double started = now_seconds();
-    s->writing.run->books->saving.all_written &= ~WRITTEN_FAR;
+    run->books->saving.all_written &= ~WRITTEN_FAR;
     writing_wait(&s->writing);
-    if (writing_meet(&s->writing, s->writing.mine.failed, err)) return drop(s);
-    if (writing_meet(&s->writing, commit(s, s->writing.mine.words), err)) return writing_leave(&s->writing, -1);
+    if (run_meet(run, s->writing.failed, s->writing.words, err)) return drop(s);
+    if (run_meet(run, commit(s, why), why, err)) return writing_leave(&s->writing, -1);
     s->writing.blocked += now_seconds() - started;
     double seconds = writing_tell(&s->writing, "save", s->w.final);
     if (s->writing.blocked < 0.9 * seconds)
         snprintf(apart, sizeof apart, ", %.2f s of it between steps", s->writing.blocked);
-    runlog_say(&s->writing.run->books->log, "saved %s (%.1f s%s)", s->w.final, seconds, apart);
+    runlog_say(&run->books->log, "saved %s (%.1f s%s)", s->w.final, seconds, apart);
     return writing_leave(&s->writing, 0);
 }
 
-static int save_checkpoint(Run* run, const char* dir, Err err) {
-    return begin(run, dir, err) ? -1 : end(run->books->saving.saver, err);
-}
+static int save_checkpoint(Run* run, const char* dir, Err err) { return begin(run, dir, err) ? -1 : end(run, err); }
 
 // ---- the last one
 
-typedef struct Elsewhere {
-    int failed;
-    char dir[CHECKPOINT_PATH], words[ERR_BYTES];
-} Elsewhere;
-
 // A new directory, which only this user can enter, in one where nobody else can put another in its place.
-static int make_elsewhere(const Run* run, Elsewhere* e) {
+static int make_elsewhere(const Run* run, char dir[CHECKPOINT_PATH], Err err) {
     const char *base = getenv("TMPDIR"), *name = strrchr(run->books->out, '/');
     if (!base || !base[0] || user_cache_check_above(base, NULL) < 0) base = "/tmp";
-    if (user_cache_check_above(base, e->words) < 0) return -1;
-    snprintf(e->dir, sizeof e->dir, "%.1000s/ragged-%.200s-XXXXXX", base, name && name[1] ? name + 1 : "run");
-    if (mkdtemp(e->dir)) return 0;
-    return fail(e->words, "%s: cannot make a directory there: %s", base, strerror(errno));
+    if (user_cache_check_above(base, err) < 0) return -1;
+    snprintf(dir, CHECKPOINT_PATH, "%.1000s/ragged-%.200s-XXXXXX", base, name && name[1] ? name + 1 : "run");
+    if (mkdtemp(dir)) return 0;
+    return fail(err, "%s: cannot make a directory there: %s", base, strerror(errno));
 }
 
 // Where a checkpoint goes that cannot be written into the run directory, with the lines of the log that wait. 0, or -1
 // with a message.
-static int save_elsewhere(Run* run, Elsewhere* e, Err err) {
-    if (run->model.world->rank == 0) e->failed = make_elsewhere(run, e);
-    run_tell_all(run->model.world, e, sizeof *e);
-    if (e->failed) return fail(err, "%s", e->words);
-    if (save_checkpoint(run, e->dir, err)) return -1;
-    if (runlog_move(&run->books->log, e->dir, err)) warn("%s", err);
+static int save_elsewhere(Run* run, char dir[CHECKPOINT_PATH], Err err) {
+    char why[ERR_BYTES];
+    if (run_meet(run, is_first(run) && make_elsewhere(run, dir, why), why, err)) return -1;
+    run_tell_all(run->model.world, dir, CHECKPOINT_PATH);
+    if (save_checkpoint(run, dir, err)) return -1;
+    if (runlog_move(&run->books->log, dir, err)) warn("%s", err);
     return 0;
 }
 
 void run_save_last(Run* run) {
     enum { TRIES = 3 };
-    static Elsewhere elsewhere;
-    char err[ERR_BYTES], why[ERR_BYTES];
-    int is_first = run->model.world->rank == 0;
+    char err[ERR_BYTES], why[ERR_BYTES], elsewhere[CHECKPOINT_PATH] = "";
     for (int i = 0; i < TRIES; i++) {
         if (i > 0) sleep(1);
         if (save_checkpoint(run, run->books->out, err) == 0) return;
-        if (is_first) warn("cannot save step %" PRId64 ", try %d of %d: %s", run->state.step, i + 1, TRIES, err);
+        if (is_first(run)) warn("cannot save step %" PRId64 ", try %d of %d: %s", run->state.step, i + 1, TRIES, err);
     }
-    if (save_elsewhere(run, &elsewhere, why))
+    if (save_elsewhere(run, elsewhere, why))
         die("cannot save step %" PRId64 " in %s (%s), nor elsewhere (%s); older checkpoints are untouched",
             run->state.step, run->books->out, err, why);
-    if (is_first)
-        warn("step %" PRId64 " is saved in %s, not in %s: %s", run->state.step, elsewhere.dir, run->books->out, err);
-    strcpy(run->books->out, elsewhere.dir);
+    if (is_first(run))
+        warn("step %" PRId64 " is saved in %s, not in %s: %s", run->state.step, elsewhere, run->books->out, err);
+    strcpy(run->books->out, elsewhere);
     run->books->failed = 1;
 }
 
@@ -194,7 +186,7 @@ void run_save_end(Run* run) {
     char err[ERR_BYTES];
     Saving* saving = &run->books->saving;
     if (!saving->saver || !saving->saver->writing.is_begun) return;
-    if (end(saving->saver, err)) {
+    if (end(run, err)) {
         try_again(run, err);
         return;
     }

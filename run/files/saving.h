@@ -4,8 +4,8 @@
 
 // ---- files/origin.c
 
-void run_find_origin(Run* run);  // claims the run directory; the checkpoint to start from, its options and shape
-void run_leave_origin(Run* run);           // lets the files go that rank 0 holds, in a rank that was forked from it
+void run_find_origin(Run* run);   // claims the run directory; the checkpoint to start from, its options and shape
+void run_leave_origin(Run* run);  // lets the files go that rank 0 holds, in a rank that was forked from it
 RunState run_saved_state(const Run* run);  // what state.json says
 
 // ---- files/state.c

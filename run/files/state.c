@@ -194,17 +194,17 @@ static int read_files(Run* run, Err err) {
 }
 
 // Ends the program on all ranks with the words of the first that has failed.
-static void die_together(const Run* run, const Report* mine, const char* what) {
+static void die_together(const Run* run, int failed, const char* words, const char* what) {
     char err[ERR_BYTES];
-    if (reports_meet(run, mine, err)) die("%s%s", what, err);
+    if (run_meet(run, failed, words, err)) die("%s%s", what, err);
 }
 
 // Each rank reads for itself.
 void run_load_weights(Run* run) {
-    Report mine = {0};
-    if (run->books->start_from[0]) mine.failed = read_files(run, mine.words);
-    else if (!run->model.k->no_results) init_weights(run);
-    die_together(run, &mine, "");
+    char err[ERR_BYTES];
+    int reads = run->books->start_from[0] != 0;
+    if (!reads && !run->model.k->no_results) init_weights(run);
+    die_together(run, reads && read_files(run, err), err, "");
     checkpoint_unpin(run->books->pin);
 }
 
@@ -233,7 +233,7 @@ void run_dump(Run* run) {
     enum { MOST_BYTES = 256 << 20 };
     const Batch* b = &run->batch;
     const char* path = run->config.dump_grads;
-    Report mine = {0};
+    char err[ERR_BYTES];
     labels_prefer(run);
     run_micro_batches(run, run->data.train, 1);
     zero_reduce(&run->model);
@@ -248,9 +248,8 @@ void run_dump(Run* run) {
     for (int i = 0; i < b->n_pieces; i++) first[i + 1] = first[i] + b->pieces[i].length;
     for (int i = 0; i < b->n_rows && n_extra; i++) dump_logits(run, i, first, logits, logits + T * V);
     extra[0].data = logits, extra[1].data = logits ? logits + T * V : NULL;
-    mine.failed =
-        state_write(run, STATE_GRADS, extra, n_extra, run->model.world->rank == 0 ? path : NULL, NULL, mine.words);
-    die_together(run, &mine, "--dump-grads: ");
+    int failed = state_write(run, STATE_GRADS, extra, n_extra, run->model.world->rank == 0 ? path : NULL, NULL, err);
+    die_together(run, failed, err, "--dump-grads: ");
     say(stdout, "loss %.9g over %" PRId64 " targets; gradients in %s", loss, b->n_targets, path);
     free(first);
     free(logits);

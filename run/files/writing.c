@@ -10,14 +10,9 @@ void writing_begin(Writing* x, Run* run) {
     *x = (Writing){.run = run, .step = run->state.step, .is_begun = 1, .began = now_seconds()};
 }
 
-int writing_meet(Writing* x, int failed, Err err) {
-    x->mine.failed = failed;
-    return reports_meet(x->run, &x->mine, err);
-}
-
 static void* write_files(void* argument) {
     Writing* x = (Writing*)argument;
-    x->mine.failed = x->write(x);
+    x->failed = x->write(x);
     atomic_store(&x->written, 1);
     return NULL;
 }
