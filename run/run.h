@@ -51,7 +51,6 @@ typedef struct PeakShare {
     int times;          // measured again
 } PeakShare;
 
-typedef struct Saver Saver;          // files/save.c
 typedef struct CloseCopy CloseCopy;  // files/close.h
 
 enum { WRITTEN_FAR = 1, WRITTEN_CLOSE = 2 };  // the checkpoint, the close copy
@@ -59,12 +58,11 @@ enum { WRITTEN_FAR = 1, WRITTEN_CLOSE = 2 };  // the checkpoint, the close copy
 // The checkpoints of this invocation.
 typedef struct Saving {
     int64_t done;         // the step of the last one that was saved; -1: none
-    int64_t again, wait;  // the step that tries a failed save again, 0: none failed; steps until then
-    int all_written;      // WRITTEN_... of files on their way that every rank has written
-    int is_due;           // 1: one is due by rank 0's clock
-    double begun;         // now_seconds when the last one, or the first step, began
-    Saver* saver;
-    SafeImage copy;  // is written while training goes on; bytes NULL: there is no room for it
+    int64_t again, wait;  // the step at which a save that failed is tried again, 0: none failed; steps until then
+    int all_written;      // what is on its way to files and written, as all ranks have told each other: WRITTEN_...
+    int is_due;           // one is by the clock, as rank 0 has told all
+    double begun;         // the last one, or the first step: now_seconds
+    SafeImage copy;       // for what is written while training goes on; without room there is none
 } Saving;
 
 typedef struct Ahead Ahead;          // step/ahead.c

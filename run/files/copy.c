@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "data/model_files.h"
 #include "run/slow/balance.h"
 
 static const char model_name[] = "model.safetensors";
@@ -85,8 +84,11 @@ int state_copy(Run* run, StateCopy* copy, SafeImage room, const char* dir, Err e
     SafeImage model = {room.bytes, MIN(room.room, model_bytes(run, rank)), 0};
     SafeImage optimizer = {room.bytes + model.room, room.room - model.room, 0};
     run_path(path, dir, model_name);
-    int failed = state_write(run, STATE_WEIGHTS, NULL, 0, rank == 0 ? path : NULL, &model, err);
-    if (state_write_owned(run, dir, lists, n_lists, &optimizer, failed, err)) return -1;
+    ModelState state = state_to_write(run);
+    state.image = &model;
+    int failed = hf_write(&state, STATE_WEIGHTS, NULL, 0, rank == 0 ? path : NULL, err);
+    state.image = &optimizer;
+    if (state_write_owned(run, &state, lists, n_lists, dir, failed, err)) return -1;
     if (rank == 0) add_image(copy, model_name, model);
     if (rank == 0 && add_small_files(copy, run, err)) return -1;
     optimizer_name(name, rank, ranks);

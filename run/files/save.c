@@ -38,39 +38,36 @@ size_t save_copy_bytes(const Run* run) {
 // ---- a save
 
 // The save under way.
-struct Saver {
-    Writing writing;  // its first member
-    CheckpointWriter w;
-};
+static Writing writing;
+static CheckpointWriter writer;
 
 static int is_first(const Run* run) { return run->model.world->rank == 0; }
 
 static int write_files(Writing* x) {
-    CheckpointWriter* w = &((Saver*)x)->w;
     char* err = x->words;
-    if (state_copy_check(&x->copy, w->dir, err)) return -1;
+    if (state_copy_check(&x->copy, writer.dir, err)) return -1;
     for (const CopiedFile* f = x->copy.files; f < x->copy.files + x->copy.n; f++)
-        if (f->bytes ? checkpoint_write_file(w, f->name, f->bytes, f->n, err) : checkpoint_take_file(w, f->name, err))
+        if (f->bytes ? checkpoint_write_file(&writer, f->name, f->bytes, f->n, err)
+                     : checkpoint_take_file(&writer, f->name, err))
             return -1;
     return 0;
 }
 
 // Rank 0 has listed its own files, and is told size and hash of the others' optimizer state.
-static int commit(Saver* s, Err err) {
-    const Run* run = s->writing.run;
+static int commit(const Run* run, Err err) {
     Comm* c = run->model.world;
-    uint64_t mine[] = {s->w.bytes, s->w.hash};
+    uint64_t mine[] = {writer.bytes, writer.hash};
     uint64_t(*all)[2] = (uint64_t(*)[2])run_ask_all(run, c, mine, sizeof mine);
     int failed = 0;
     for (int r = 1; r < c->size && is_first(run) && !failed; r++) {
         char name[OPTIMIZER_NAME];
         optimizer_name(name, r, c->size);
-        failed = checkpoint_add_file(&s->w, name, all[r][0], all[r][1], err);
+        failed = checkpoint_add_file(&writer, name, all[r][0], all[r][1], err);
     }
     free(all);
     if (!is_first(run)) return 0;
-    if (failed) return checkpoint_abort(&s->w), -1;
-    int saved = checkpoint_commit(&s->w, run->config.keep, err);
+    if (failed) return checkpoint_abort(&writer), -1;
+    int saved = checkpoint_commit(&writer, run->config.keep, err);
     if (saved > 0) warn("%s", err);
     return MIN(saved, 0);
 }
@@ -80,40 +77,35 @@ static int commit(Saver* s, Err err) {
 // All ranks begin and end it; both end the program where one is lost. 0, or -1 with a message on all ranks: then
 // nothing is changed there, and nothing is under way.
 
-static int drop(Saver* s) {
-    if (is_first(s->writing.run)) checkpoint_abort(&s->w);
-    return writing_leave(&s->writing, -1);
+static int drop(const Run* run) {
+    if (is_first(run)) checkpoint_abort(&writer);
+    return writing_leave(&writing, -1);
 }
 
 static int begin(Run* run, const char* dir, Err err) {
     char why[ERR_BYTES];
-    Saver* s = run->books->saving.saver;
-    if (!s) s = run->books->saving.saver = (Saver*)calloc(1, sizeof *s);
-    if (!s) die("no memory for a checkpoint");
-    writing_begin(&s->writing, run);
-    run->books->saving.begun = s->writing.began, s->w = (CheckpointWriter){0};
-    if (run_meet(run, is_first(run) && checkpoint_begin(&s->w, dir, run->state.step, why), why, err) ||
-        run_meet(run, !is_first(run) && checkpoint_join(&s->w, dir, run->state.step, why), why, err) ||
-        run_meet(run, state_copy(run, &s->writing.copy, run->books->saving.copy, s->w.dir, why), why, err))
-        return drop(s);
-    writing_start(&s->writing, write_files, s->writing.copy.files[s->writing.copy.n - 1].bytes != NULL);
+    writing_begin(&writing, run);
+    run->books->saving.begun = writing.began, writer = (CheckpointWriter){0};
+    if (run_meet(run, is_first(run) && checkpoint_begin(&writer, dir, run->state.step, why), why, err) ||
+        run_meet(run, !is_first(run) && checkpoint_join(&writer, dir, run->state.step, why), why, err) ||
+        run_meet(run, state_copy(run, &writing.copy, run->books->saving.copy, writer.dir, why), why, err))
+        return drop(run);
+    writing_start(&writing, write_files, writing.copy.files[writing.copy.n - 1].bytes != NULL);
     return 0;
 }
 
 static int end(Run* run, Err err) {
-    Saver* s = run->books->saving.saver;
     char apart[48] = "", why[ERR_BYTES];
     double started = now_seconds();
     run->books->saving.all_written &= ~WRITTEN_FAR;
-    writing_wait(&s->writing);
-    if (run_meet(run, s->writing.failed, s->writing.words, err)) return drop(s);
-    if (run_meet(run, commit(s, why), why, err)) return writing_leave(&s->writing, -1);
-    s->writing.blocked += now_seconds() - started;
-    double seconds = writing_tell(&s->writing, "save", s->w.final);
-    if (s->writing.blocked < 0.9 * seconds)
-        snprintf(apart, sizeof apart, ", %.2f s of it between steps", s->writing.blocked);
-    runlog_say(&run->books->log, "saved %s (%.1f s%s)", s->w.final, seconds, apart);
-    return writing_leave(&s->writing, 0);
+    writing_wait(&writing);
+    if (run_meet(run, writing.failed, writing.words, err)) return drop(run);
+    if (run_meet(run, commit(run, why), why, err)) return writing_leave(&writing, -1);
+    writing.blocked += now_seconds() - started;
+    double seconds = writing_tell(&writing, "save", writer.final);
+    if (writing.blocked < 0.9 * seconds) snprintf(apart, sizeof apart, ", %.2f s of it between steps", writing.blocked);
+    runlog_say(&run->books->log, "saved %s (%.1f s%s)", writer.final, seconds, apart);
+    return writing_leave(&writing, 0);
 }
 
 static int save_checkpoint(Run* run, const char* dir, Err err) { return begin(run, dir, err) ? -1 : end(run, err); }
@@ -163,7 +155,7 @@ void run_save_last(Run* run) {
 // A checkpoint that cannot be written does not end the run: it tries again one step later, then two, four, ...
 static void try_again(Run* run, const char* why) {
     Saving* saving = &run->books->saving;
-    int64_t step = saving->saver->writing.step, every = run->config.save_every, now = run->state.step;
+    int64_t step = writing.step, every = run->config.save_every, now = run->state.step;
     int64_t next = every > 0 ? now / every * every + every : INT64_MAX;
     saving->wait = MIN(MAX(2 * saving->wait, 1), 1 << 20);
     saving->again = MIN(now + saving->wait, MIN(next, run->config.steps));
@@ -177,20 +169,17 @@ int save_is_due_by_clock(const Run* run) {
     return every < 0 && now_seconds() - run->books->saving.begun >= -every;
 }
 
-int save_is_written(const Run* run) {
-    const Saver* s = run->books->saving.saver;
-    return s && writing_is_done(&s->writing);
-}
+int save_is_written(void) { return writing_is_done(&writing); }
 
 void run_save_end(Run* run) {
     char err[ERR_BYTES];
     Saving* saving = &run->books->saving;
-    if (!saving->saver || !saving->saver->writing.is_begun) return;
+    if (!writing.is_begun) return;
     if (end(run, err)) {
         try_again(run, err);
         return;
     }
-    saving->done = saving->saver->writing.step;
+    saving->done = writing.step;
     saving->wait = saving->again = 0;
 }
 
@@ -198,12 +187,12 @@ void run_save(Run* run) {
     char err[ERR_BYTES];
     run_save_end(run);
     if (begin(run, run->books->out, err)) try_again(run, err);
-    else if (!run->books->saving.saver->writing.is_apart) run_save_end(run);
+    else if (!writing.is_apart) run_save_end(run);
 }
 
 int run_save_is_due(const Run* run) {
     const Saving* saving = &run->books->saving;
     int64_t step = run->state.step, every = run->config.save_every;
-    int none = saving->done < 0 && saving->again == 0 && !(saving->saver && saving->saver->writing.is_begun);
+    int none = saving->done < 0 && saving->again == 0 && !writing.is_begun;
     return (every > 0 && step % every == 0) || saving->is_due || step == saving->again || (none && close_is_due(run));
 }

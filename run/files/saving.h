@@ -1,5 +1,6 @@
 // saving.h - the directory of a run, the checkpoint that it starts from, and those that it leaves.
 #pragma once
+#include "data/model_files.h"
 #include "run/run.h"
 
 // ---- files/origin.c
@@ -12,14 +13,12 @@ RunState run_saved_state(const Run* run);  // what state.json says
 
 // Weights, and with --resume moments too, from start_from; the model's own initial values without it.
 void run_load_weights(Run* run);
-// All ranks call these two, whatever has failed on one of them. 0, or -1 with a message.
-// Whole tensors of the model and those in extra, which the rank that names a path writes there, or into an image.
-int state_write(Run* run, StateKind kind, const SafeTensor* extra, int n_extra, const char* path, SafeImage* image,
-                Err err);
-// The optimizer state that this rank owns, and extra, into its file in `dir`, or into an image. has_failed: nothing is
-// written any more.
-int state_write_owned(Run* run, const char* dir, const SafeTensor* extra, int n_extra, SafeImage* image, int has_failed,
-                      Err err);
+// What is written, for hf_write: all ranks share in the whole model.
+ModelState state_to_write(Run* run);
+// The optimizer state that this rank owns, and extra, into its file in `dir`, or into the image of `state`. All ranks
+// call it, whatever has failed on one of them: has_failed: nothing is written any more. 0, or -1 with a message.
+int state_write_owned(Run* run, const ModelState* state, const SafeTensor* extra, int n_extra, const char* dir,
+                      int has_failed, Err err);
 // --dump-grads: the loss and gradients of the planned step in run->batch, fp32, under Hugging Face's names. With one
 // rank also the logits of its tokens in the order in which their documents were drawn, whatever the packing: "logits"
 // (tokens, V) and "documents" (tokens), the ids.
@@ -36,6 +35,6 @@ void run_save_last(Run* run);
 void run_save(Run* run);
 int run_save_is_due(const Run* run);
 int save_is_due_by_clock(const Run* run);
-int save_is_written(const Run* run);  // this rank's files of the checkpoint under way
-void run_save_end(Run* run);          // of the one under way, if there is one: waits for it, and commits it
+int save_is_written(void);    // this rank's files of the checkpoint under way
+void run_save_end(Run* run);  // of the one under way, if there is one: waits for it, and commits it
 size_t save_copy_bytes(const Run* run);

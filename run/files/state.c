@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "data/model_files.h"
 #include "kernels/cpu/cpu.h"
 #include "run/files/saving.h"
 #include "run/step/step.h"
@@ -108,7 +107,7 @@ static void collect_state(Run* run, int with_master) {
 }
 
 // What is written: all ranks share in the whole model.
-static ModelState model_state(Run* run) {
+ModelState state_to_write(Run* run) {
     ModelState state = {.shape = &run->model.whole, .dt = run->model.dt, .rank = run->model.world->rank};
     state.staging = run->books->staging, state.context = run;
     state.fetch = fetch_state, state.put_weights = put_weights;
@@ -118,7 +117,7 @@ static ModelState model_state(Run* run) {
 
 // What is read: a rank of a tensor-parallel group sees whole tensors pass by.
 static ModelState reading_state(Run* run, Shape* alone) {
-    ModelState state = model_state(run);
+    ModelState state = state_to_write(run);
     *alone = run->model.whole;
     if (!is_divided(&run->model)) return state;
     alone->shards = 1;
@@ -132,20 +131,11 @@ static int keeps_master(const Model* m) { return m->array[MODEL_MASTER] != NULL;
 
 // ---- into files
 
-int state_write(Run* run, StateKind kind, const SafeTensor* extra, int n_extra, const char* path, SafeImage* image,
-                Err err) {
-    ModelState state = model_state(run);
-    state.image = image;
-    return hf_write(&state, kind, extra, n_extra, path, err);
-}
-
-int state_write_owned(Run* run, const char* dir, const SafeTensor* extra, int n_extra, SafeImage* image, int has_failed,
-                      Err err) {
-    ModelState state = model_state(run);
-    state.image = image;
+int state_write_owned(Run* run, const ModelState* state, const SafeTensor* extra, int n_extra, const char* dir,
+                      int has_failed, Err err) {
     int with_master = keeps_master(&run->model);
     if (is_divided(&run->model)) collect_state(run, with_master);
-    if (!has_failed) has_failed = optimizer_write(&state, with_master, extra, n_extra, dir, err);
+    if (!has_failed) has_failed = optimizer_write(state, with_master, extra, n_extra, dir, err);
     if (run->books->collected) run->model.k->free_memory(run->books->collected);
     run->books->collected = NULL;
     return has_failed ? -1 : 0;
@@ -248,7 +238,8 @@ void run_dump(Run* run) {
     for (int i = 0; i < b->n_pieces; i++) first[i + 1] = first[i] + b->pieces[i].length;
     for (int i = 0; i < b->n_rows && n_extra; i++) dump_logits(run, i, first, logits, logits + T * V);
     extra[0].data = logits, extra[1].data = logits ? logits + T * V : NULL;
-    int failed = state_write(run, STATE_GRADS, extra, n_extra, run->model.world->rank == 0 ? path : NULL, NULL, err);
+    ModelState state = state_to_write(run);
+    int failed = hf_write(&state, STATE_GRADS, extra, n_extra, run->model.world->rank == 0 ? path : NULL, err);
     die_together(run, failed, err, "--dump-grads: ");
     say(stdout, "loss %.9g over %" PRId64 " targets; gradients in %s", loss, b->n_targets, path);
     free(first);
