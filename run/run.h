@@ -51,8 +51,6 @@ typedef struct PeakShare {
     int times;          // measured again
 } PeakShare;
 
-typedef struct CloseCopy CloseCopy;  // files/close.h
-
 enum { WRITTEN_FAR = 1, WRITTEN_CLOSE = 2 };  // the checkpoint, the close copy
 
 // The checkpoints of this invocation.
@@ -132,16 +130,13 @@ typedef struct Books {
     RunDir dir;                        // held by rank 0 of a run that writes
     int pin;                           // rank 0's pin of start_from; -1: none
     Saving saving;
-    CloseCopy* close;                // NULL: no --close-copy
-    char *close_room, *close_stage;  // parts on their way: on the host; on the device
-    int close_taken;                 // 1: the run goes on from close copies
-    int64_t close_far;               // then: the step of the newest checkpoint
+    char *close_room, *close_stage;  // parts on their way; through the device
     float* logits;                   // (Vp) of a token: token_logits
     float* staging;                  // the largest tensor, on its way to or from a file
     float *part, *others;            // its largest parts in a tensor-parallel group, see tp_join
     float* collected;                // optimizer state on its way to a file, see state.c
-    RunState saved;                  // the saved members that Run.state lacks
-    StepRecord record;               // the step at work
+    RunState saved;                  // what of it Run.state has not
+    StepRecord record;               // of the step at work
     RunLog log;
     RunPage* page;           // report.html; NULL but on rank 0
     int64_t first_step;      // steps done before this invocation

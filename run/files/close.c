@@ -23,15 +23,18 @@ enum {
 
 static const char history_name[] = "history";  // a file of each part: the hash of all losses so far
 
-struct CloseCopy {
-    Writing writing;            // its first member
+static struct Copies {
+    Run* run;  // NULL: there is no --close-copy
+    Writing writing;
     char dir[CHECKPOINT_PATH];  // DIR/ragged-KEY
     int keeper, partner;        // who keeps this rank's part; whose part this one keeps. Itself: nobody
     int64_t done;               // the last one that all have written, -1: none
     uint64_t history;
     StateCopy other;  // the partner's part
     int has_told;
-};
+    int is_taken;  // the run goes on from close copies, and its newest checkpoint was of step far
+    int64_t far;
+} copies;
 
 static int is_wanted(const Run* run) { return run->config.close_copy && run->books->claims; }
 
@@ -68,26 +71,24 @@ static int is_leader(const Comm* c) {
 
 // ---- where parts are
 
-static int part_dir(char path[CHECKPOINT_PATH], const CloseCopy* x, int owner, int ranks, int of_partner, Err err) {
+static int part_dir(char path[CHECKPOINT_PATH], int owner, int ranks, int of_partner, Err err) {
     char name[64];
     snprintf(name, sizeof name, "rank-%05d-of-%05d%s", owner, ranks, of_partner ? ".partner" : "");
-    return disk_join(path, x->dir, name, err);
+    return disk_join(path, copies.dir, name, err);
 }
 
 // Nobody else may have put it there, or read it. 0; 1: it is not there; -1 with a message.
-static int check_dir(const CloseCopy* x, Err err) {
+static int check_dir(Err err) {
     struct stat s;
-    int status = user_cache_check_above(x->writing.run->config.close_copy, err);
+    int status = user_cache_check_above(copies.run->config.close_copy, err);
     if (status < 0) return -1;
-    if (status || lstat(x->dir, &s)) return fail(err, "%s: there is none any more", x->dir), 1;
+    if (status || lstat(copies.dir, &s)) return fail(err, "%s: there is none any more", copies.dir), 1;
     if (S_ISDIR(s.st_mode) && s.st_uid == geteuid() && !(s.st_mode & 077)) return 0;
-    return fail(err, "%s: not trusted: expected a directory that only this user can enter", x->dir);
+    return fail(err, "%s: not trusted: expected a directory that only this user can enter", copies.dir);
 }
 
-static CloseCopy* make(Run* run) {
+static void make(Run* run) {
     Comm* c = run->model.world;
-    CloseCopy* x = run->books->close = (CloseCopy*)calloc(1, sizeof *x);
-    if (!x) die("no memory for close copies");
     struct stat s = {0};
     char name[32], err[ERR_BYTES], *path = realpath(run->books->out, NULL);
     uint64_t key = 0;
@@ -95,27 +96,25 @@ static CloseCopy* make(Run* run) {
     free(path);
     run_tell_all(c, &key, sizeof key);
     snprintf(name, sizeof name, "ragged-%016" PRIx64, key);
-    if (disk_join(x->dir, run->config.close_copy, name, err)) die("--close-copy: %s", err);
+    if (disk_join(copies.dir, run->config.close_copy, name, err)) die("--close-copy: %s", err);
     int shift = best_shift(c);
-    x->writing.run = run, x->done = -1;
-    x->keeper = (c->rank + shift) % c->size, x->partner = (c->rank + c->size - shift) % c->size;
-    return x;
+    copies.run = run, copies.done = -1;
+    copies.keeper = (c->rank + shift) % c->size, copies.partner = (c->rank + c->size - shift) % c->size;
 }
 
 static size_t parts_bytes(const Run* run) {
-    const CloseCopy* x = run->books->close;
     int rank = run->model.world->rank;
-    return state_copy_bytes(run, rank) + (x->partner != rank ? state_copy_bytes(run, x->partner) : 0);
+    return state_copy_bytes(run, rank) + (copies.partner != rank ? state_copy_bytes(run, copies.partner) : 0);
 }
 
-size_t close_copy_bytes(const Run* run) { return run->books->close ? parts_bytes(run) : 0; }
+size_t close_copy_bytes(const Run* run) { return copies.run ? parts_bytes(run) : 0; }
 size_t close_stage_bytes(const Run* run) {
-    return run->books->close && !run->model.k->on_host && run->model.world->size > 1 ? 2 * (size_t)PIECE : 0;
+    return copies.run && !run->model.k->on_host && run->model.world->size > 1 ? 2 * (size_t)PIECE : 0;
 }
 size_t close_files_bytes(const Run* run) {
     enum { TMPFS = 0x01021994, RAMFS = (int)0x858458f6 };  // magic numbers of statfs(2)
     struct statfs s;
-    if (!run->books->close || statfs(run->config.close_copy, &s)) return 0;
+    if (!copies.run || statfs(run->config.close_copy, &s)) return 0;
     return (int)s.f_type == TMPFS || (int)s.f_type == RAMFS ? GENERATIONS * parts_bytes(run) : 0;
 }
 
@@ -123,16 +122,17 @@ size_t close_files_bytes(const Run* run) {
 
 // Before another one comes the last that all ranks have written stays alone.
 static int remove_other(void* context, const char* path, const char* name, Err err) {
-    return checkpoint_step(name) == ((const CloseCopy*)context)->done ? 0 : disk_remove_tree(path, err);
+    (void)context;
+    return checkpoint_step(name) == copies.done ? 0 : disk_remove_tree(path, err);
 }
 
-static int write_part(const CloseCopy* x, int owner, const StateCopy* part, Err err) {
-    const Comm* c = x->writing.run->model.world;
+static int write_part(int owner, const StateCopy* part, Err err) {
+    const Comm* c = copies.run->model.world;
     CheckpointWriter w;
     char dir[CHECKPOINT_PATH], history[17];
-    snprintf(history, sizeof history, "%016" PRIx64, x->history);
-    if (check_dir(x, err) || part_dir(dir, x, owner, c->size, owner != c->rank, err) || disk_make_dirs(dir, err) ||
-        disk_visit(dir, remove_other, (void*)(uintptr_t)x, err) || checkpoint_begin(&w, dir, x->writing.step, err))
+    snprintf(history, sizeof history, "%016" PRIx64, copies.history);
+    if (check_dir(err) || part_dir(dir, owner, c->size, owner != c->rank, err) || disk_make_dirs(dir, err) ||
+        disk_visit(dir, remove_other, NULL, err) || checkpoint_begin(&w, dir, copies.writing.step, err))
         return -1;
     int failed = checkpoint_write_file(&w, history_name, history, 16, err);
     for (const CopiedFile* f = part->files; f < part->files + part->n && !failed; f++)
@@ -143,35 +143,34 @@ static int write_part(const CloseCopy* x, int owner, const StateCopy* part, Err 
 }
 
 static int write_parts(Writing* own) {
-    const CloseCopy* x = (const CloseCopy*)own;
     int rank = own->run->model.world->rank;
     char* err = own->words;
-    if (state_copy_check(&own->copy, x->dir, err) || write_part(x, rank, &own->copy, err)) return -1;
-    return x->partner == rank ? 0 : write_part(x, x->partner, &x->other, err);
+    if (state_copy_check(&own->copy, copies.dir, err) || write_part(rank, &own->copy, err)) return -1;
+    return copies.partner == rank ? 0 : write_part(copies.partner, &copies.other, err);
 }
 
 // ---- a copy
 
 // This rank's part, of which all tensors lie in memory.
-static int copy_part(CloseCopy* x, Err err) {
-    Run* run = x->writing.run;
-    StateCopy* own = &x->writing.copy;
+static int copy_part(Err err) {
+    Run* run = copies.run;
+    StateCopy* own = &copies.writing.copy;
     SafeImage room = {run->books->close_room, state_copy_bytes(run, run->model.world->rank), 0};
-    if (state_copy(run, own, room, x->dir, err)) return -1;
+    if (state_copy(run, own, room, copies.dir, err)) return -1;
     for (int i = 0; i < own->n; i++)
         if (!own->files[i].bytes) return fail(err, "the state has no room in memory");
     return 0;
 }
 
 // Names and sizes of the partner's part, and places: for tensors in the table's memory, behind this rank's own.
-static int place_partner(CloseCopy* x, Err err) {
-    Run* run = x->writing.run;
+static int place_partner(Err err) {
+    Run* run = copies.run;
     Comm* c = run->model.world;
-    StateCopy* parts = (StateCopy*)run_ask_all(run, c, &x->writing.copy, sizeof *parts);
+    StateCopy* parts = (StateCopy*)run_ask_all(run, c, &copies.writing.copy, sizeof *parts);
     char* at = run->books->close_room + state_copy_bytes(run, c->rank);
     int failed = 0;
-    x->other = x->partner == c->rank ? (StateCopy){.n = 0} : parts[x->partner];
-    for (CopiedFile* f = x->other.files; f < x->other.files + x->other.n; f++) {
+    copies.other = copies.partner == c->rank ? (StateCopy){.n = 0} : parts[copies.partner];
+    for (CopiedFile* f = copies.other.files; f < copies.other.files + copies.other.n; f++) {
         int is_large = copied_is_tensors(f);
         f->bytes = is_large ? at : (char*)malloc(MAX(f->n, (size_t)1));
         if (is_large) at += f->n;
@@ -182,15 +181,15 @@ static int place_partner(CloseCopy* x, Err err) {
 }
 
 // A file to the keeper, one from the partner: through the device's memory, which is the host's on a CPU.
-static void exchange(CloseCopy* x, const CopiedFile* own, const CopiedFile* other) {
-    const Model* model = &x->writing.run->model;
+static void exchange(const CopiedFile* own, const CopiedFile* other) {
+    const Model* model = &copies.run->model;
     const Kernels* k = model->k;
-    char* stage = x->writing.run->books->close_stage;
+    char* stage = copies.run->books->close_stage;
     for (size_t at = 0; at < MAX(own->n, other->n); at += PIECE) {
         size_t out = own->n > at ? MIN(own->n - at, (size_t)PIECE) : 0;
         size_t in = other->n > at ? MIN(other->n - at, (size_t)PIECE) : 0;
-        Transfer send = {x->keeper, stage || !out ? stage : own->bytes + at, out};
-        Transfer receive = {x->partner, stage ? stage + PIECE : in ? other->bytes + at : NULL, in};
+        Transfer send = {copies.keeper, stage || !out ? stage : own->bytes + at, out};
+        Transfer receive = {copies.partner, stage ? stage + PIECE : in ? other->bytes + at : NULL, in};
         if (stage && out) k->upload(stage, own->bytes + at, out, model->s);
         comm_send_receive(model->world, &send, out > 0, &receive, in > 0, model->s);
         if (stage && in) k->download(other->bytes + at, receive.data, in, model->s);
@@ -198,62 +197,56 @@ static void exchange(CloseCopy* x, const CopiedFile* own, const CopiedFile* othe
     }
 }
 
-static void exchange_parts(CloseCopy* x) {
-    Run* run = x->writing.run;
+static void exchange_parts(void) {
+    Run* run = copies.run;
     Comm* c = run->model.world;
     CommPurpose purpose = c->purpose;
     char err[ERR_BYTES];
-    if (x->partner == c->rank) return;
+    if (copies.partner == c->rank) return;
     c->purpose = COMM_STATE;
-    for (int i = 0; i < COPIED_FILES; i++) exchange(x, &x->writing.copy.files[i], &x->other.files[i]);
+    for (int i = 0; i < COPIED_FILES; i++) exchange(&copies.writing.copy.files[i], &copies.other.files[i]);
     c->purpose = purpose;
     if (c->table->wait(c, run->model.s, err)) run_lost(run, err);
 }
 
-static int leave(CloseCopy* x) {
-    state_copy_free(&x->other);
-    return writing_leave(&x->writing, -1);
+static int leave(void) {
+    state_copy_free(&copies.other);
+    return writing_leave(&copies.writing, -1);
 }
 
-static int meet(CloseCopy* x, int failed, const char* words) {
+static int meet(int failed, const char* words) {
     char err[ERR_BYTES];
-    if (!run_meet(x->writing.run, failed, words, err)) return 0;
-    if (x->writing.run->model.world->rank == 0)
-        warn("--close-copy: step %" PRId64 " is not kept: %s; training goes on, with %s", x->writing.step, err,
-             x->done < 0 ? "none yet" : "the one before");
-    return leave(x);
+    if (!run_meet(copies.run, failed, words, err)) return 0;
+    if (copies.run->model.world->rank == 0)
+        warn("--close-copy: step %" PRId64 " is not kept: %s; training goes on, with %s", copies.writing.step, err,
+             copies.done < 0 ? "none yet" : "the one before");
+    return leave();
 }
 
 int close_is_due(const Run* run) {
-    const CloseCopy* x = run->books->close;
-    return x && run->state.step % run->config.close_every == 0 && run->state.step < run->config.steps;
+    return copies.run && run->state.step % run->config.close_every == 0 && run->state.step < run->config.steps;
 }
 
 void close_begin(Run* run) {
     char why[ERR_BYTES];
-    CloseCopy* x = run->books->close;
-    if (x->writing.is_begun) return;  // the one before is being written still
-    x->history = run->state.loss_hash;
-    writing_begin(&x->writing, run);
-    if (meet(x, copy_part(x, why), why) || meet(x, place_partner(x, why), why)) return;
-    exchange_parts(x);
-    writing_start(&x->writing, write_parts, 1);
+    if (copies.writing.is_begun) return;  // the one before is being written still
+    copies.history = run->state.loss_hash;
+    writing_begin(&copies.writing, run);
+    if (meet(copy_part(why), why) || meet(place_partner(why), why)) return;
+    exchange_parts();
+    writing_start(&copies.writing, write_parts, 1);
 }
 
-int close_is_written(const Run* run) {
-    const CloseCopy* x = run->books->close;
-    return x && writing_is_done(&x->writing);
-}
+int close_is_written(void) { return writing_is_done(&copies.writing); }
 
 void close_end(Run* run) {
-    CloseCopy* x = run->books->close;
-    if (!x || !x->writing.is_begun) return;
+    if (!copies.writing.is_begun) return;
     run->books->saving.all_written &= ~WRITTEN_CLOSE;
-    writing_wait(&x->writing);
-    if (meet(x, x->writing.failed, x->writing.words)) return;
-    x->done = x->writing.step;
-    if (!x->has_told++) writing_tell(&x->writing, "close copy", x->dir);  // more lines would say the same
-    leave(x);
+    writing_wait(&copies.writing);
+    if (meet(copies.writing.failed, copies.writing.words)) return;
+    copies.done = copies.writing.step;
+    if (!copies.has_told++) writing_tell(&copies.writing, "close copy", copies.dir);  // more lines would say the same
+    leave();
 }
 
 // ---- the newest step of which all parts are there
@@ -301,13 +294,13 @@ static int note_part(void* context, const char* path, const char* name, Err err)
 }
 
 // What all nodes have, on all ranks; the leader of each has looked.
-static KeptList list_kept(const CloseCopy* x, int64_t after) {
-    Run* run = x->writing.run;
+static KeptList list_kept(int64_t after) {
+    Run* run = copies.run;
     Comm* c = run->model.world;
     KeptList list = {NULL, 0, c->rank, after};
     char err[ERR_BYTES];
-    int status = is_leader(c) ? check_dir(x, err) : 1;
-    if (status == 0 && disk_is_dir(x->dir)) status = disk_visit(x->dir, note_part, &list, err);
+    int status = is_leader(c) ? check_dir(err) : 1;
+    if (status == 0 && disk_is_dir(copies.dir)) status = disk_visit(copies.dir, note_part, &list, err);
     if (status < 0) warn("--close-copy: %s", err);
     int most = MAX((int)run_most(run, c, list.n), 1), n = 0;
     Kept* mine = (Kept*)calloc((size_t)most, sizeof *mine);
@@ -361,12 +354,12 @@ static int copy_file(void* context, const char* path, const char* name, Err err)
 }
 
 // Those of which this rank is the first to have them.
-static int copy_parts(const CloseCopy* x, const KeptList* list, const Kept* like, CheckpointWriter* w, Err err) {
+static int copy_parts(const KeptList* list, const Kept* like, CheckpointWriter* w, Err err) {
     for (int owner = 0; owner < like->ranks; owner++) {
         char dir[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
         const Kept* k = find_part(list, like, owner);
         if (k->rank != list->rank) continue;
-        if (part_dir(dir, x, owner, k->ranks, k->of_partner, err) || checkpoint_path(path, dir, k->step, err) ||
+        if (part_dir(dir, owner, k->ranks, k->of_partner, err) || checkpoint_path(path, dir, k->step, err) ||
             disk_visit(path, copy_file, w, err))
             return -1;
     }
@@ -384,14 +377,14 @@ static int commit(CheckpointWriter* w, Err err) {
     return -1;
 }
 
-static int restore(const CloseCopy* x, const KeptList* list, const Kept* like, Err err) {
-    const Run* run = x->writing.run;
+static int restore(const KeptList* list, const Kept* like, Err err) {
+    const Run* run = copies.run;
     const char* out = run->books->out;
     char why[ERR_BYTES];
     int is_first = list->rank == 0;
     CheckpointWriter w = {0}, part;  // of rank 0, which lists the files; of this rank
     if (run_meet(run, is_first && checkpoint_begin(&w, out, like->step, why), why, err)) return -1;
-    int failed = checkpoint_join(&part, out, like->step, why) || copy_parts(x, list, like, &part, why);
+    int failed = checkpoint_join(&part, out, like->step, why) || copy_parts(list, like, &part, why);
     if (!run_meet(run, failed, why, err)) return run_meet(run, is_first && commit(&w, why), why, err);
     if (is_first) checkpoint_abort(&w);
     return -1;
@@ -402,21 +395,21 @@ void close_find(Run* run) {
     int64_t newest = -1;
     const Kept* torn;
     if (!is_wanted(run) || !run->config.close_copy[0]) return;
-    const CloseCopy* x = make(run);
+    make(run);
     int first = run->model.world->rank == 0;
     if (!run->config.resume || run->config.resume_from) return;
     if (first && checkpoint_latest(run->books->out, far, &newest, err) <= 0) newest = -1;
     run_tell_all(run->model.world, &newest, sizeof newest);
-    KeptList list = list_kept(x, newest);
+    KeptList list = list_kept(newest);
     const Kept* best = choose(&list, &torn);
     if (torn && first)
         warn("--close-copy: of step %" PRId64
              " the part of rank %d is on no node that is here; an older state is taken",
              torn->step, lacks(&list, torn));
-    int failed = best ? restore(x, &list, best, err) : 0;
+    int failed = best ? restore(&list, best, err) : 0;
     if (failed && first) warn("--close-copy: step %" PRId64 " cannot become a checkpoint: %s", best->step, err);
     if (best && !failed) {
-        run->books->close_far = newest, run->books->close_taken = 1;
+        copies.far = newest, copies.is_taken = 1;
         say(stdout,
             "resume  step %" PRId64 ", from close copies of %d rank%s; the newest checkpoint was of step %" PRId64,
             best->step, best->ranks, best->ranks > 1 ? "s" : "", newest);
@@ -427,25 +420,22 @@ void close_find(Run* run) {
 // ---- training begins, and ends
 
 void close_start(Run* run) {
-    CloseCopy* x = run->books->close;
     char err[ERR_BYTES];
-    if (!x) return;
+    if (!copies.run) return;
     int failed = disk_make_dirs(run->config.close_copy, err) || user_cache_check_above(run->config.close_copy, err) ||
-                 (is_leader(run->model.world) && disk_remove_tree(x->dir, err)) ||
-                 (mkdir(x->dir, 0700) && errno != EEXIST && fail(err, "%s: %s", x->dir, strerror(errno)));
+                 (is_leader(run->model.world) && disk_remove_tree(copies.dir, err)) ||
+                 (mkdir(copies.dir, 0700) && errno != EEXIST && fail(err, "%s: %s", copies.dir, strerror(errno)));
     if (failed) warn("--close-copy: %s", err);  // a copy will say it again
-    if (!run->books->close_taken) return;
+    if (!copies.is_taken) return;
     char members[64];
-    snprintf(members, sizeof members, ", \"checkpoint\": %" PRId64, run->books->close_far);
+    snprintf(members, sizeof members, ", \"checkpoint\": %" PRId64, copies.far);
     runlog_event(&run->books->log, "from close copies", run->state.step, members);
 }
 
 void close_finish(Run* run) {
-    CloseCopy* x = run->books->close;
     char err[ERR_BYTES];
-    if (!x) return;
-    if (!run->books->failed && is_leader(run->model.world) && disk_remove_tree(x->dir, err))
+    if (!copies.run) return;
+    if (!run->books->failed && is_leader(run->model.world) && disk_remove_tree(copies.dir, err))
         warn("--close-copy: %s", err);
-    free(x);
-    run->books->close = NULL;
+    copies.run = NULL;
 }

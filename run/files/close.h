@@ -22,7 +22,7 @@ size_t close_stage_bytes(const Run* run);  // of them on a device that has memor
 size_t close_files_bytes(const Run* run);  // of parts in DIR, where that is memory
 void close_start(Run* run);                // of training: what lies in DIR is of the past
 int close_is_due(const Run* run);
-int close_is_written(const Run* run);  // this rank's files of the copy under way
+int close_is_written(void);  // this rank's files of the copy under way
 // Between two steps; all ranks call them. A copy that cannot be kept is a warning, and the one before stays.
 void close_begin(Run* run);
 void close_end(Run* run);     // of the one under way, if there is one: waits for it

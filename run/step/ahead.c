@@ -137,7 +137,7 @@ void ahead_agree(Run* run, const RankReport* report, uint64_t decided, int expla
     Agreement mine = {made,
                       (uint64_t)interrupted,
                       (uint64_t)run->model.left,
-                      (uint64_t)(save_is_written() * WRITTEN_FAR | close_is_written(run) * WRITTEN_CLOSE),
+                      (uint64_t)(save_is_written() * WRITTEN_FAR | close_is_written() * WRITTEN_CLOSE),
                       (uint64_t)save_is_due_by_clock(run),
                       clock->last_ms,
                       next->made.predicted ? expected : NAN,
