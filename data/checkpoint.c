@@ -247,31 +247,25 @@ int checkpoint_latest(const char* run_dir, char path[CHECKPOINT_PATH], int64_t* 
 
 // ---- pins
 
-int checkpoint_pin(const char* dir) {
+// Locks the marker of a checkpoint, shared to read it or alone to remove it. Returns a descriptor; -1: it is gone, or
+// somebody reads it. A file system without locks refuses none. NFS locks alone only what is open for writing.
+static int lock_marker(const char* dir, int kind) {
     char path[CHECKPOINT_PATH];
     if (disk_join(path, dir, marker, NULL)) return -1;
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    int fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return -1;
-    // A file system without locks gives none; a run that saves then removes checkpoints as it would without pins.
-    if (flock(fd, LOCK_SH) && errno == EINTR) errno = 0;
-    if (disk_is_named(fd, path)) return fd;
+    int refused = flock(fd, kind) && errno == EWOULDBLOCK;
+    if (!refused && disk_is_named(fd, path)) return fd;
     close(fd);
     return -1;
 }
 
+// Waits for a removal that is under way: it finds that the name is gone.
+int checkpoint_pin(const char* dir) { return lock_marker(dir, LOCK_SH); }
+
 void checkpoint_unpin(int pin) {
     if (pin >= 0) close(pin);
-}
-
-// Returns whether nobody reads a checkpoint. A process that pins it then waits until *hold is closed (-1: the file
-// system has no locks), and finds that its name is gone.
-static int take_hold(const char* dir, int* hold) {
-    char path[CHECKPOINT_PATH];
-    *hold = disk_join(path, dir, marker, NULL) ? -1 : open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
-    if (*hold < 0 || !flock(*hold, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) return 1;
-    close(*hold);
-    *hold = -1;
-    return 0;
 }
 
 // ---- removing; what is not ours stays
@@ -373,14 +367,14 @@ int checkpoint_clean(const char* run_dir, Err err) { return disk_visit(run_dir, 
 // Removes the checkpoints written before this one except the newest keep - 1 and any that is read; keep 0: none.
 static int clean_up(const CheckpointWriter* w, const CheckpointList* before, int keep, Err err) {
     char path[CHECKPOINT_PATH];
-    int hold;
     for (int i = 0, kept = 1; keep > 0 && i < before->n; i++) {
         int64_t step = before->all[i].step;
         if (step == w->step || kept++ < keep) continue;
         if (checkpoint_path(path, w->run_dir, step, err)) return -1;
-        if (!disk_is_file(path, marker) || !take_hold(path, &hold)) continue;
+        int hold = lock_marker(path, LOCK_EX | LOCK_NB);
+        if (hold < 0) continue;
         int failed = drop(w->run_dir, step, err);
-        if (hold >= 0) close(hold);
+        close(hold);
         if (failed) return -1;
     }
     return checkpoint_clean(w->run_dir, err);

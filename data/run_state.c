@@ -194,12 +194,3 @@ int run_state_check(const RunState* state, const Config* config, Err err) {
     free(other);
     return failed;
 }
-
-double run_state_loss(const char* text, size_t n) {
-    Json json;
-    double loss;
-    if (json_parse(&json, text, n, NULL)) return NAN;
-    if (json_double(json_get(&json, json.values, "loss"), &loss)) loss = NAN;
-    json_free(&json);
-    return loss;
-}

@@ -42,4 +42,3 @@ char* run_state_text(const RunState* state, const Config* config);
 int run_state_parse(RunState* state, Config* config, const char* text, size_t n, Err err);
 // Checks that the text of this state gives it and all options of a run back. 0, or -1 with a message.
 int run_state_check(const RunState* state, const Config* config, Err err);
-double run_state_loss(const char* text, size_t n);  // its "loss" alone; NaN: it has none

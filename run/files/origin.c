@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "data/json.h"
 #include "data/model_files.h"
 #include "run/files/close.h"
 #include "run/files/saving.h"
@@ -301,9 +302,13 @@ RunState run_saved_state(const Run* run) {
 static double saved_loss(const char* run_dir, int64_t step) {
     char dir[CHECKPOINT_PATH];
     size_t n;
-    if (checkpoint_path(dir, run_dir, step, NULL)) return NAN;
-    char* text = checkpoint_read_file(dir, "state.json", &n, NULL);
-    double loss = text ? run_state_loss(text, n) : NAN;
+    Json json;
+    double loss = NAN;
+    char* text = checkpoint_path(dir, run_dir, step, NULL) ? NULL : checkpoint_read_file(dir, "state.json", &n, NULL);
+    if (text && !json_parse(&json, text, n, NULL)) {
+        if (json_double(json_get(&json, json.values, "loss"), &loss)) loss = NAN;
+        json_free(&json);
+    }
     free(text);
     return loss;
 }
