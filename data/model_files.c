@@ -172,9 +172,8 @@ int hf_write(const ModelState* state, StateKind kind, const SafeTensor* extra, i
     if (w.parts) result = write_parts(&w, extra, n_extra);
     free(w.parts);
     for (int i = w.staged + 1; i < n; i++) {  // other ranks count on it
-        Part parts[MOST_RUNS];
-        parts_of(state, kind, i, parts);
-        fetch(&w, parts, state->staging);
+        ParamTensor t = shape_tensor(state->shape, i);
+        state->fetch(state->context, kind, &t, state->staging);
     }
     return result;
 }

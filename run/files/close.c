@@ -162,7 +162,7 @@ static int copy_part(Err err) {
     return 0;
 }
 
-// Names and sizes of the partner's part, and places: for tensors in the table's memory, behind this rank's own.
+// Learns names and sizes of the partner's part, and finds places: for tensors behind this rank's own.
 static int place_partner(Err err) {
     Run* run = copies.run;
     Comm* c = run->model.world;
@@ -180,7 +180,7 @@ static int place_partner(Err err) {
     return failed;
 }
 
-// A file to the keeper, one from the partner: through the device's memory, which is the host's on a CPU.
+// Sends a file to the keeper and receives one from the partner, through the device's memory: the host's on a CPU.
 static void exchange(const CopiedFile* own, const CopiedFile* other) {
     const Model* model = &copies.run->model;
     const Kernels* k = model->k;
@@ -293,7 +293,7 @@ static int note_part(void* context, const char* path, const char* name, Err err)
     return 0;
 }
 
-// What all nodes have, on all ranks; the leader of each has looked.
+// Lists on all ranks what all nodes have; the leader of each node looks.
 static KeptList list_kept(int64_t after) {
     Run* run = copies.run;
     Comm* c = run->model.world;

@@ -71,7 +71,7 @@ size_t state_copy_bytes(const Run* run, int rank) {
     return model_bytes(run, rank) + file_bytes(owned, STATES * shape_tensors(whole));
 }
 
-// What was made in memory is there; what had no room lies in its file.
+// Adds tensors that lie in memory, or in their file already where memory had no room.
 static void add_image(StateCopy* copy, const char* name, SafeImage image) {
     add_file(copy, name, image.n ? image.bytes : NULL, image.n);
 }

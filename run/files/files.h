@@ -1,5 +1,5 @@
-// files.h - what this rank writes of a checkpoint, copied between two steps, and its way to files while training goes
-// on: for save.c, and for close.c.
+// files.h - what this rank writes of a checkpoint: a copy that is made between two steps, and a thread that brings it
+// to files while training goes on; for save.c, and for close.c.
 #pragma once
 #include <pthread.h>
 #include <stdatomic.h>
@@ -13,7 +13,7 @@ typedef struct CopiedFile {
     size_t n;
 } CopiedFile;
 
-// Tensors lie in memory of the caller's, other files in their own. The last one is the optimizer state.
+// Tensors lie in memory of the caller's; each other file owns its bytes. The optimizer state is the last file.
 typedef struct StateCopy {
     CopiedFile files[COPIED_FILES];
     int n;
@@ -22,7 +22,7 @@ typedef struct StateCopy {
 // Tensors of this rank's files into `room` (state_copy_bytes), or into files in `dir` where that is too small. All
 // ranks fetch all weights, whatever happened to one of them. 0, or -1 with a message; to be freed in any case.
 int state_copy(Run* run, StateCopy* copy, SafeImage room, const char* dir, Err err);
-int state_copy_check(const StateCopy* copy, const char* dir, Err err);  // whether values in memory are finite
+int state_copy_check(const StateCopy* copy, const char* dir, Err err);  // 0: all values in memory are finite
 void state_copy_free(StateCopy* copy);
 size_t state_copy_bytes(const Run* run, int rank);  // of the tensors of a rank, at most
 int copied_is_tensors(const CopiedFile* file);
@@ -42,9 +42,10 @@ typedef struct Writing {
 } Writing;
 
 void writing_begin(Writing* x, Run* run);
-void writing_start(Writing* x, int (*write)(Writing* x), int may_be_apart);  // a thread where there may be one
-int writing_is_done(const Writing* x);
-void writing_wait(Writing* x);  // for the thread
-// The line of the log, with `path`; seconds from begin to now.
+// Calls `write` on a thread, or at once where there is none or may be none.
+void writing_start(Writing* x, int (*write)(Writing* x), int may_be_apart);
+int writing_is_done(const Writing* x);  // of what is under way
+void writing_wait(Writing* x);          // ends the thread
+// Writes an event with `path` and times into the log. Returns the seconds since it began.
 double writing_tell(Writing* x, const char* event, const char* path);
-int writing_leave(Writing* x, int status);  // nothing is under way any more; returns the status
+int writing_leave(Writing* x, int status);  // ends what is under way, and returns the status

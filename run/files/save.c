@@ -5,8 +5,7 @@
 // written; the save is committed. Whatever fails where, all ranks learn of it at the next meeting.
 //
 // Between the third and the fourth meeting training goes on where a copy has room in memory: a thread writes, and every
-// step ranks tell each other whether theirs has (Agreement.written). Between begin and end the thread owns the Saver
-// but for `written`.
+// step ranks tell each other whether theirs has (Agreement.written).
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -53,7 +52,7 @@ static int write_files(Writing* x) {
     return 0;
 }
 
-// Rank 0 has listed its own files, and is told size and hash of the others' optimizer state.
+// Rank 0, which has listed its own files, hears size and hash of the others' optimizer state, and commits.
 static int commit(const Run* run, Err err) {
     Comm* c = run->model.world;
     uint64_t mine[] = {writer.bytes, writer.hash};
