@@ -56,11 +56,11 @@ enum { WRITTEN_FAR = 1, WRITTEN_CLOSE = 2 };  // the checkpoint, the close copy
 // The checkpoints of this invocation.
 typedef struct Saving {
     int64_t done;         // the step of the last one that was saved; -1: none
-    int64_t again, wait;  // the step at which a save that failed is tried again, 0: none failed; steps until then
-    int all_written;      // what is on its way to files and written, as all ranks have told each other: WRITTEN_...
-    int is_due;           // one is by the clock, as rank 0 has told all
-    double begun;         // the last one, or the first step: now_seconds
-    SafeImage copy;       // for what is written while training goes on; without room there is none
+    int64_t again, wait;  // the step that tries a failed save again, 0: none failed; steps until then
+    int all_written;      // WRITTEN_... of files on their way that every rank has written
+    int is_due;           // 1: one is due by rank 0's clock
+    double begun;         // now_seconds when the last one, or the first step, began
+    SafeImage copy;       // is written while training goes on; bytes NULL: there is no room for it
 } Saving;
 
 typedef struct Ahead Ahead;          // step/ahead.c
@@ -130,13 +130,13 @@ typedef struct Books {
     RunDir dir;                        // held by rank 0 of a run that writes
     int pin;                           // rank 0's pin of start_from; -1: none
     Saving saving;
-    char *close_room, *close_stage;  // parts on their way; through the device
+    char *close_room, *close_stage;  // parts on their way: on the host; on the device
     float* logits;                   // (Vp) of a token: token_logits
     float* staging;                  // the largest tensor, on its way to or from a file
     float *part, *others;            // its largest parts in a tensor-parallel group, see tp_join
     float* collected;                // optimizer state on its way to a file, see state.c
-    RunState saved;                  // what of it Run.state has not
-    StepRecord record;               // of the step at work
+    RunState saved;                  // the saved members that Run.state lacks
+    StepRecord record;               // the step at work
     RunLog log;
     RunPage* page;           // report.html; NULL but on rank 0
     int64_t first_step;      // steps done before this invocation
