@@ -21,7 +21,7 @@
 #include "dev/bench.h"
 #include "dev/lengths.h"
 #include "plan/base/disk.h"
-#include "plan/cost/machine.h"
+#include "plan/search/machine_asked.h"
 #include "plan/published/published.h"
 #include "test/checks.h"
 

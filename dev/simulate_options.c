@@ -12,6 +12,7 @@
 #include "plan/base/words.h"
 #include "plan/cost/transfers.h"
 #include "plan/options/read.h"
+#include "plan/search/machine_asked.h"
 
 // ---- options
 

@@ -1,7 +1,7 @@
 // settings.h - machines, random settings, random plans and the exact optimum of small cases, for the tests of bounds,
 // timelines and planners.
 #pragma once
-#include "plan/cost/machine.h"
+#include "plan/search/machine_asked.h"
 #include "plan/cost/timeline.h"
 #include "test/plans.h"
 

@@ -3,7 +3,7 @@
 #include "plan/cost/cost.h"
 
 #include "plan/cost/clock.h"
-#include "plan/cost/machine.h"
+#include "plan/search/machine_asked.h"
 #include "test/test.h"
 
 enum { MOST_RANKS = 1024 };

@@ -1,7 +1,7 @@
 // test_machine.c - claims about plan/cost/machine.h: machines that are known by name have their published memory, a
 // text is read exactly or refused with the line, and what is printed reads back to the same doubles. Texts lie in
 // buffers of just their size, for AddressSanitizer.
-#include "plan/cost/machine.h"
+#include "plan/search/machine_asked.h"
 
 #include "test/test.h"
 

@@ -4,7 +4,7 @@
 
 #include "dev/bound_shares.h"
 #include "dev/lengths.h"
-#include "plan/cost/machine.h"
+#include "plan/search/machine_asked.h"
 #include "plan/published/published.h"
 
 enum { MOST = 16 };

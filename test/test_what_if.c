@@ -2,7 +2,7 @@
 // prices, memory and changes are of all ranks, the fullest one, all links; logged steps, drawn again; what is refused.
 // Argument: the program.
 #include "data/json.h"
-#include "plan/cost/machine.h"
+#include "plan/search/machine_asked.h"
 #include "test/page_checks.h"
 #include "test/program.h"
 

@@ -74,9 +74,6 @@ size_t machine_print(const Machine* machine, char* text, size_t bytes);
 // token). A parameter takes 6 + 12 / ranks bytes of a rank (ZeRO-1), 2 + 16 / ranks (ZeRO-2; both as run/model/zero.h),
 // or 16 / ranks (ZeRO-3, FlexSP's released cost model). 0 or less: the model does not fit.
 int machine_capacity(const Machine* machine, int ranks, int zero);
-// Returns the times of weights (2 bytes) and gradients (fp32) of `layers` layers with all parameters that the machine
-// names. None travel if it names none, or if measured times include them (machine_has_weights).
-WeightTimes machine_weights(const Machine* machine, int zero, int ranks, int node_size, int layers);
 // Returns whether weights and gradients are in step_ms (zero 1) or round_ms (2 and 3).
 int machine_has_weights(const Machine* machine, int zero);
 // Slowest pace, and least bytes, of n ranks from `first` on. Bytes are infinite if the machine says none.
@@ -84,11 +81,6 @@ double machine_speed(const Machine* machine, int first, int n);
 double machine_bytes(const Machine* machine, int first, int n);
 // The machine as these ranks alone have it: memory_gb is the least of theirs, if the machine says it.
 Machine machine_part(const Machine* machine, int first, int n);
-// The machine with one thing changed. Links move `times` the bytes in the time beyond their shortest message; ranks
-// have `times` the memory; ranks of this kind (-1: all) run at the pace of the fastest.
-Machine machine_with_links(const Machine* machine, double times);
-Machine machine_with_memory(const Machine* machine, double times);
-Machine machine_with_full_pace(const Machine* machine, int kind);
 // Parameters of its model; 0: unknown. Hydraulis' memory formula has 16 bytes a parameter.
 double machine_parameters(const Machine* machine);
 // Heads for PlanLimits: the machine's, or for 0 a number that all small cp sizes divide.
@@ -97,8 +89,3 @@ const Scheme* machine_scheme(const Machine* machine, int tp, int pp);  // NULL: 
 // Most tokens of a micro-batch of a scheme beside optimizer state in the layout (dp, tp, pp), by Hydraulis' formula. A
 // multiple of 128; less than 1 if not even the states fit.
 int machine_scheme_tokens(const Machine* machine, const Scheme* scheme, int dp, int tp, int pp);
-// Makes a setting with the capacity of ZeRO-3 for `ranks` ranks of this machine, `node_size` a node, no document beyond
-// `context`. It fills groups (ranks + 1), the caller's. 0, or -1 with a message (the model does not fit, ranks below
-// 1).
-int machine_setting(Setting* setting, const Machine* machine, int ranks, int node_size, int context, GroupCost* groups,
-                    Err err);

@@ -6,6 +6,7 @@
 //   what_if_show.c    tables for a terminal, and what-if.html
 #pragma once
 #include "plan/search/goodput.h"
+#include "plan/search/machine_asked.h"
 #include "run/search/search.h"
 
 // One change: links move twice the bytes in a time; each rank has twice the memory; slow ranks have the pace of the

@@ -6,7 +6,7 @@
 
 #include "plan/options/read.h"
 #include "plan/layout/layout.h"
-#include "plan/cost/machine.h"
+#include "plan/search/machine_asked.h"
 #include "plan/slow/speeds.h"
 #include "test/fuzz/require.h"
 #include "test/shapes.h"
