@@ -3,7 +3,7 @@
 // How to read it: main at the foot is a list of phases, train the loop, train_step one step. Above stands the model.
 // Ops are in kernels/kernels.h, the tables of parameters and activations in plan/model/shape.h, the model as one rank
 // holds it and its update in run/model/model.h, a run in run/core.h. Where a line asks for MANY, many ranks do more, or
-// something else: the table ManyRanks of run/model/model.h says what. On one rank all of that is left out.
+// something else: the table of run/model/many_ranks.h says what. On one rank all of that is left out.
 //
 // Valid C11 and valid CUDA C++, without kernel syntax: cc -x c on a machine without CUDA, nvcc with it.
 #include <math.h>
@@ -13,13 +13,15 @@
 extern "C" {
 #endif
 #include "run/core.h"
+#include "run/model/many_ranks.h"
 #ifdef __cplusplus
 }
 #endif
 
 // ---- the model
 
-// In the functions below: the activation, statistic, weight and weight gradient of layer l, in the model m.
+// The activation, statistic, weight and weight gradient of layer l in the model m. These macros capture the variables
+// `m` and `l` of the function they stand in, so that lines show what they compute; what has no layer sets l = 0.
 #define ACT(id) model_act(m, id, l)
 #define STAT(id) ((float*)model_act(m, id, l))
 #define W(id) model_weights(m, id, l)
@@ -210,8 +212,8 @@ static void sublayer_backward(const Model* m, const Row* row, SublayerId i, int 
     norm_backward(m, row, &sub->norm, l);
 }
 
-// LN1 is computed before the call, and the sum with PROJ after it, because one op adds to the stream and takes the next
-// norm.
+// Adding to the stream and the next norm are one op, because the sum would else be read from memory again. So LN1 is
+// there before the call, and the block ends before its own add, which the caller does with the next LN1.
 static void block_forward(const Model* m, const Row* row, int l) {
     sublayer_forward(m, row, ATTENTION, l);
     norm_forward(m, row, &sublayers[MLP].norm, l, ACT(RESIDUAL), own_rows(m, ACT(PROJ), row, l));
@@ -275,7 +277,7 @@ void model_forward(Model* m, const Row* row) {
 // logits of a whole row never exist.
 static void classify(const Model* m, const Row* row, float scale, int train) {
     const Kernels* k = m->k;
-    int C = m->shape.C, rows = m->shape.vocab_rows, l = 0;  // nothing here belongs to a layer
+    int C = m->shape.C, rows = m->shape.vocab_rows, l = 0;
     ParamId head = shape_head(&m->shape);
     void* logits = ACT(LOGITS);
     for (int n = 0; n < row->N; n += m->classifier_N) {

@@ -1,6 +1,6 @@
 // docs.c - opens a corpus, which indexes the documents of each file, and reads what is wanted of them; see docs.h.
 #define _GNU_SOURCE
-#include "data/docs.h"
+#include "data/docs_formats.h"
 
 #include <errno.h>
 #include <stdlib.h>

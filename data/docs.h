@@ -27,8 +27,6 @@ extern const Tokenizer byte_tokenizer;
 // ---- documents
 
 typedef struct Docs Docs;
-typedef struct DocsFile DocsFile;
-enum { DOCS_HEAD_BYTES = 4096 };  // bytes of a document that its hash covers, beside its length
 
 typedef struct Document {
     int64_t start;  // tokens of all documents before
@@ -36,42 +34,18 @@ typedef struct Document {
     uint64_t hash;  // equal documents hash equally wherever they lie: no copy of a held-out one is trained on
 } Document;
 
-// The reader of the documents of a file.
-typedef struct DocsFormat {
-    int is_text;  // files lack the end-of-text token: `first` of read counts from the token after it
-    // out (n) = tokens of a document from `first` on. 0, or -1 with a message.
-    int (*read)(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, Err err);
-    int (*learnt)(const Docs* docs, int64_t doc, int64_t first, int n, int* targets);  // docs_learnt; NULL: all are
-} DocsFormat;
-
-struct DocsFile {
-    File file;
-    const DocsFormat* format;
-    int64_t first_doc;  // its first document
-};
-
-// Hooks by which docs_files.c replaces the plain-text reader: docs_add_path, docs_index_text, and the function that
-// adds bytes [begin, end) of a text file as a document (in memory: text, or NULL). 0, or -1 with a message.
-typedef struct DocsFormats {
-    int (*add_path)(Docs* docs, const char* path, Err err);
-    int (*index)(Docs* docs, DocsFile* file, int named, Err err);  // 1: passed over, with a message
-    int (*add_text)(Docs* docs, const DocsFile* file, int64_t begin, int64_t end, const char* text, Err err);
-    int (*leaves_out)(void* docs, const char* directory, Err err);
-    void (*close)(Docs* docs);
-} DocsFormats;
-
 struct Docs {
     const Tokenizer* tokenizer;
     const char* separator;  // stands between documents of a text file, before line breaks; "": files stay whole
     int end_of_text;        // the token that documents begin with
     int max_token;          // upper bound of the ids that occur
-    DocsFile* files;
+    struct DocsFile* files;
     int64_t n_files, files_capacity, n_open, most_open;
     Document* list;  // (n + 1)
     int64_t n, capacity;
     Paths skipped;    // a message for each file of a directory that was passed over: no text, unreadable, unfit
     int64_t divided;  // documents of text files in which the separator stands
-    const DocsFormats* formats;
+    const struct DocsFormats* formats;                      // docs_formats.h; NULL: all files are text read by bytes
     struct DocsMore* more;                                  // data of the formats
     const struct SamplerMix* mix;                           // sampler_mix.h; NULL: corpora have no weights
     double (*tree_squares)(const Docs* docs, int64_t doc);  // Piece.squares of trees, 0 of others; NULL: none is one
@@ -97,11 +71,3 @@ int docs_read(const Docs* docs, int64_t doc, int64_t first, int n, int* out, Err
 // docs_learnt returns how many of the tokens first .. first + n of a document are learnt: all n, but of instructions
 // only completions. The others become -1 in targets (n), unless that is NULL.
 int docs_learnt(const Docs* docs, int64_t doc, int64_t first, int n, int* targets);
-
-// ---- for formats
-
-int docs_add_path(Docs* docs, const char* path, Err err);  // a file or directory. 0, or -1
-int docs_check_text(DocsFile* file, Err err);              // skips a byte order mark; 1 and a message: it is no text
-int docs_index_text(Docs* docs, DocsFile* file, int named, Err err);
-// Appends a document. head: the bytes that its hash covers beside the length.
-int docs_add(Docs* docs, int64_t length, int64_t place, const void* head, size_t head_bytes, Err err);

@@ -4,7 +4,7 @@
 // Only text with a BPE vocabulary is encoded into memory at opening, because its lengths must be known. Tokens of a
 // shard before its first end-of-text token are a document, too: the end of one that began elsewhere.
 #pragma once
-#include "data/docs.h"
+#include "data/docs_formats.h"
 #include "data/json.h"
 #include "data/sampler.h"
 #include "data/tree_cut.h"

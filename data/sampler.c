@@ -1,11 +1,15 @@
 // sampler.c - see sampler.h.
 //
-// The order is a Feistel network, a permutation of the 2^(2h) numbers of 2h bits whatever its round function is. While
+// The order is computed, not shuffled: a shuffle holds n indices and is drawn again from the start, while here a run
+// resumes at any (epoch, index), on any ranks, from these two numbers alone. It is a Feistel network, a permutation of
+// the 2^(2h) numbers of 2h bits whatever its round function is. While
 // the result lies outside [0, n), the network is applied again: this permutes [0, n). As 2^(2h) <= 4n, it takes at most
 // 4 applications on average. Source: Black, Rogaway, "Ciphers with Arbitrary Finite Domains", 2002, method 3.
 #include "data/sampler.h"
 
 #include <stdlib.h>
+
+#include "data/sampler_mix.h"
 
 // ---- opening
 

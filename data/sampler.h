@@ -47,12 +47,6 @@ typedef struct Sampler {
     Side sides[2];            // by Split
 } Sampler;
 
-// Docs.mix where corpora have weights: a check at opening, and the function that takes the next piece.
-typedef struct SamplerMix {
-    int (*check)(const Sampler* s, Err err);
-    Piece (*next)(const Sampler* s, SamplerPosition* position);
-} SamplerMix;
-
 // Holds out about `val_fraction` of the documents (0: none; 1: all of them, for a corpus that is only validated on). A
 // corpus too small for that (fewer than two documents on either side) gives the last val_fraction of the tokens of its
 // longest document instead. docs must outlive the sampler. 0, or -1 with a message (no training tokens).

@@ -2,6 +2,12 @@
 #pragma once
 #include "data/sampler.h"
 
+// Docs.mix where corpora have weights: a check at opening, and the function that takes the next piece.
+typedef struct SamplerMix {
+    int (*check)(const Sampler* s, Err err);
+    Piece (*next)(const Sampler* s, SamplerPosition* position);
+} SamplerMix;
+
 // Pieces of several corpora with weights (docs_files.h), drawn so that each has its share of the tokens: the next one
 // is of the corpus that is furthest behind, w_c T - t_c, where t_c of the T tokens so far are from it. Each goes
 // through its own epochs.

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "plan/base/text.h"
+#include "run/core_ranks.h"
 
 // ---- memory of a batch
 

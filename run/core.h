@@ -108,7 +108,7 @@ struct Run {
     int ends;                      // no step more
     int stopped_by;                // the signal that ends the run after this step, 0 none
     int status;                    // of the program
-    const struct RunRanks* ranks;  // NULL: rows are made and run as one rank does that is alone
+    const struct RunRanks* ranks;  // run/core_ranks.h; NULL: rows are made and run as one rank does that is alone
     struct Cluster* cluster;       // this and the next two: run/run.h
     struct Clock* clock;
     struct Books* books;
@@ -155,20 +155,6 @@ typedef struct Pass {
     Row* row;
     int counts;  // forward: the losses are added up by this rank
 } Pass;
-
-// What many ranks do in place of core.c, or besides.
-typedef struct RunRanks {
-    // The pieces in run->batch get a plan, the same on all ranks, and their tokens. 0: some rank has none.
-    int (*plan_val)(Run* run);
-    int (*end_val)(Run* run);                        // 0: the evaluation was broken off
-    void (*read)(Run* run, const Sampler* sampler);  // tokens of the rows of run->batch
-    void (*fill_row)(Run* run, Row* row, int i);     // besides
-    int (*next_pass)(Run* run, Pass* pass, int i, int train);
-    double (*loss_sum)(Run* run);
-    void (*decode)(Run* run, Row* row);       // fill_row and model_forward of generation
-    void* (*logits)(Run* run, int n, int N);  // model_logits of all ranks, (N,Vp), on the device
-    void (*share_draws)(Run* run, int N);     // after the ranks that have logits have drawn
-} RunRanks;
 
 // Pass i of the rows of run->batch: each forward, and with train backward behind it. 0 where there is none.
 int run_next_pass(Run* run, Pass* pass, int i, int train);

@@ -16,7 +16,7 @@
 #include "plan/options/read.h"
 #include "plan/slow/speeds.h"
 #include "plan/step/flex.h"
-#include "run/core.h"
+#include "run/core_ranks.h"
 #include "run/model/model_ranks.h"
 
 // ---- what a run has

@@ -15,13 +15,13 @@ claim() { # claim NAME COMMAND...: it must succeed
 }
 sum() { make -s "$1" | tail -n 1 | tr -cd 0-9; } # of the lines in a list of scripts/core.mk
 is_small() {
-    make -s core-files core-plumbing core-stubs core-most
+    make -s core-files core-plumbing core-seams core-stubs core-most
     [ "$(make -s core-files | grep -vc total)" = 15 ] && [ "$(make -s core-rest | wc -w)" = 0 ] &&
         [ "$(sum core-files)" -le "$(sum core-most)" ] && [ "$(sum core-plumbing)" -le 1500 ] &&
-        [ "$(make -s core-stubs | awk '{ print $1 }')" -le 60 ]
+        [ "$(sum core-seams)" -le 170 ] && [ "$(make -s core-stubs | awk '{ print $1 }')" -le 60 ]
 }
 includes_what_is_listed() { # the files that the compiler has read for it, beside the system's
-    make -s core-files core-plumbing core-stubs | awk '$2 != "total" { print $2 }' | sort > "$work/listed"
+    make -s core-files core-plumbing core-seams core-stubs | awk '$2 != "total" { print $2 }' | sort > "$work/listed"
     grep -E '\.(c|cu)$' "$work/listed" | sed -E "s,(.*)\.cu?\$,$(dirname "$core")/\1.d," | xargs cat |
         grep -oE '(^| )(train_gpt\.cu|(plan|run|kernels|data)/[a-z0-9_/]*\.[ch])' | tr -d ' ' | sort -u > "$work/read"
     comm -23 "$work/read" "$work/listed" > "$work/others"

@@ -1,6 +1,5 @@
 // base.h - what every room needs and nobody should write twice: element types, errors, growing memory, hashes, the
-// clock.
-// Pure C11; also valid C++, because train_gpt.cu includes it.
+// clock. Pure C11; also valid C++, because train_gpt.cu includes it.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

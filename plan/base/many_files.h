@@ -1,9 +1,6 @@
 // many_files.h - files in such numbers that few stay open: reads parts of them on demand, and lists all below a
 // directory in byte order of their paths, alike on every rank and on any file system.
 #pragma once
-#include <stddef.h>
-#include <stdint.h>
-
 #include "plan/base/base.h"
 
 // Returns words on what to try, to follow those for an errno: "; free some space there". Empty if nothing is known.

@@ -169,19 +169,40 @@ typedef struct LayerLayout {
     Recompute recompute;
 } LayerLayout;
 
+// Each has the model's type; statistics and losses are fp32. N: tokens of the row; n: those of one rank of a tensor-
+// parallel group, alone N; NH, NKV, U: the rank's heads and hidden units; F: U, with SwiGLU 2 U. Layers that T < tp
+// ranks cut have T n tokens in place of N outside attention: see act_row.
 // clang-format off
 typedef enum ActId {
-    RESIDUAL,                                           // what enters each block, and what leaves the last
-    LN1, LN1_MEAN, LN1_RSTD, QKV, ATT, LSE, RESIDUAL2,  // per layer
-    LN2, LN2_MEAN, LN2_RSTD, FC, FC_ACT,                // per layer
-    QK_RAW,                                             // per layer, QK-norm: queries and keys before it
-    PROJ, LNF, LNF_MEAN, LNF_RSTD, LOGITS, LOSSES,      // once
-    D_RESIDUAL, D_NORM, D_COLUMN,                       // gradients, once; D_NORM also those by what a core makes
-    D_FULL, STATS,                                      // once, tensor parallelism: D_RESIDUAL of all ranks; of logits
-    ATT_HEADS,                                          // per layer, groups of ranks: att as its heads were computed
-    ATT_TOKENS, EXCHANGED,                              // layers of less tp than their group: att by tokens, per layer;
-                                                        // once, two places for what is exchanged between ranks
-    KV,                                                 // generation: queries, keys and values of the tokens so far
+    RESIDUAL,            // (n, C), L + 1 times: the stream as it enters each block, and as it leaves the last
+    // per layer
+    LN1,                 // (N, C)
+    LN1_MEAN, LN1_RSTD,  // (n) each; RMSNorms have no means
+    QKV,                 // (N, (NH + 2 NKV) HS): queries, keys, values of a token
+    ATT,                 // (N, NH HS)
+    LSE,                 // (NH, N)
+    RESIDUAL2,           // (n, C): the stream between attention and MLP
+    LN2,                 // (N, C)
+    LN2_MEAN, LN2_RSTD,  // (n) each
+    FC,                  // (N, F)
+    FC_ACT,              // (N, U)
+    QK_RAW,              // (N, (NH + NKV) HS): what QK-norm reads; it overwrites that in QKV, and its backward needs it
+    // once
+    PROJ,                // (N, C): what a sublayer adds to the stream
+    LNF,                 // (N, C)
+    LNF_MEAN, LNF_RSTD,  // (n) each
+    LOGITS,              // (classifier_N, Vp): of a chunk of the row
+    LOSSES,              // (N)
+    D_RESIDUAL,          // (n, C): the gradient by the stream
+    D_NORM,              // (N, C) by LN1, LN2 or LNF, (N, NH HS) by ATT, with SwiGLU (N, U) by FC_ACT
+    D_COLUMN,            // (N, (NH + 2 NKV) HS) by QKV, or (N, F) by FC
+    // ranks
+    D_FULL,              // (N, C), once: D_RESIDUAL of all ranks of a tensor-parallel group
+    STATS,               // (3 tp, classifier_N), once: statistics of the logits of each rank of that group
+    ATT_HEADS,           // (N, NH HS), per layer, groups of ranks: att as its heads were computed
+    ATT_TOKENS,          // (T n, NH HS), per such layer: att by tokens
+    EXCHANGED,           // (2, T n, (NH + 2 NKV) HS), once, for such layers: two places for exchanges
+    KV,                  // (sampling, (NH + 2 NKV) HS), per layer, generation: as QKV, of the tokens so far
     N_ACTS
 } ActId;
 // clang-format on

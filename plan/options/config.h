@@ -2,9 +2,6 @@
 // at the start of a run, and says what a checkpoint keeps (read.h), so that these cannot disagree. presets.c fills in
 // what options leave open. data/README.md says how to add an option.
 #pragma once
-#include <stddef.h>
-#include <stdint.h>
-
 #include "plan/base/fields.h"
 #include "plan/model/shape.h"
 

@@ -1,5 +1,6 @@
 // many.c - the tables Model.many: what many ranks do instead of an op on one rank, or around it. See model.h. Also
 // another division of the model among them.
+#include "run/model/many_ranks.h"
 #include "run/model/tensor_parallel.h"
 #include "run/model/work.h"
 

@@ -1,5 +1,5 @@
 // model.c - a model's weights, gradients and activations by their names, the table of a block, the update: see model.h.
-#include "run/model/model.h"
+#include "run/model/many_ranks.h"
 
 #include <math.h>
 #include <stdlib.h>

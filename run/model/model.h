@@ -47,7 +47,8 @@ typedef enum ModelArray {
     MODEL_WEIGHTS,         // dt: all of them; with ZeRO stage 3 those that this rank owns
     MODEL_WEIGHTS_IN_USE,  // dt; many ranks: run/model/zero.h
     MODEL_MASTER,          // fp32, owned; none where dt is fp32: the owned weights are it
-    MODEL_GRADS,           // fp32 sums: all of them; with ZeRO stages 2 and 3 owned
+    MODEL_GRADS,           // fp32, since in bf16 a row's small addend is lost in the sum over rows: all of them; with
+                           // ZeRO stages 2 and 3 owned
     MODEL_GRADS_IN_USE,    // fp32; many ranks
     MODEL_GRADS_BF16,      // many ranks
     MODEL_M,               // fp32, owned: moments
@@ -69,8 +70,10 @@ struct Model {
     DType dt;
     const Kernels* k;
     Stream s;
-    double *loss_sum, *grad_norm2;  // (1) each, one behind the other, on the device: of the rows of a step
-    float* grad_scale;              // (1) on the device
+    // (1) each, one after the other: sums over the rows of a step. They are doubles, because fp32 loses digits in sums
+    // over a million tokens, and on the device, because fetching each row's would make the host wait for it.
+    double *loss_sum, *grad_norm2;
+    float* grad_scale;  // (1) on the device
     void* array[N_MODEL_ARRAYS];
     char* acts;
     ActPlace* act_places;       // (N_ACTS, L + 1)
@@ -84,7 +87,7 @@ struct Model {
     Timer* timer;               // where the time of a step goes
     int left;                   // rows of this step were left out: it may change no weight
     // What many ranks add; 0 or NULL alone, but for whole, world, job and comm.
-    const struct ManyRanks* many;  // what they do: below
+    const struct ManyRanks* many;  // what they do: run/model/many_ranks.h
     Shape whole;                   // of the whole model, as files know it; its shards are all ranks
     struct Comm* world;            // all ranks
     struct Comm* job;              // those that run like pipelines: all ranks, with --strategies some
@@ -154,57 +157,6 @@ void model_plan(MemoryPlan* plan, const Kernels* k, const ModelNeeds* needs);
 void model_carve(Model* m, const MemoryPlan* plan);
 void model_place_params(Model* m);
 void model_place_activations(Model* m, const ModelNeeds* needs);
-
-// ---- what many ranks do
-//
-// Rows of Model.many. The first two are around layers; l counts from 0, the embeddings are layer -1, the final norm
-// and the classifier layer L. Others stand in place of an op on one rank; NULL: it remains.
-typedef struct ManyRanks {
-    // From here on the weights of layer l may be read, until the layer after the next is used, and backward its
-    // gradients added to; weights of the next one in `direction` (1 forward, -1 backward, 0 none) begin to come.
-    void (*use_layer)(Model* m, int l, int direction);
-    void (*close_grads)(Model* m, int l);  // are complete, of this row; with those of layer -1 the row is through
-
-    // Instead of linears: linear_forward of train_gpt.cu. units: of a sublayer, which this rank computes in layer l.
-    int (*units)(const Model* m, SublayerId id, int l);
-    void (*linear_forward)(const Model* m, const Row* row, LinearId id, int l, void* out, void* gelu, void* x);
-    void (*linear_backward)(const Model* m, const Row* row, LinearId id, int l, void* dx, void* dout, void* x,
-                            const void* pre);
-
-    // In a tensor-parallel group. x has all tokens of the row: own_rows finds this rank's, gather_rows sends them to
-    // all ranks, sum_rows makes them sums over ranks. tokens: of which it sees all of layer l.
-    int (*tokens)(const Model* m, const Row* row, int l);
-    void* (*own_rows)(const Model* m, void* x, const Row* row, int l);
-    void (*gather_rows)(const Model* m, void* x, const Row* row, int l);
-    void (*sum_rows)(const Model* m, void* x, const Row* row, int l);
-    // Ranks have parts of wte and of the classifier; classify: Kernels.classifier of tokens n .. n + N of the row.
-    void (*embed)(const Model* m, const Row* row);
-    void (*embed_backward)(const Model* m, const Row* row);
-    void (*classify)(const Model* m, const Row* row, void* logits, int n, int N, float scale, int train);
-
-    // Attention of a row with documents that ranks share; a: heads of this rank, scale.
-    void (*attention_forward)(const Model* m, const Row* row, int l, const Attention* a);
-    void (*attention_backward)(const Model* m, const Row* row, int l, const Attention* a, void* d_qkv,
-                               const void* d_att);
-
-    // The update: gradients and losses become sums over all ranks, *grad_norm2 += squares of the gradients;
-    // model_step_tensor of all that this rank owns, which goes to whoever needs it next; gradients become zero.
-    void (*reduce)(Model* m);
-    void (*step)(Model* m, const Config* config, double lr, int64_t t);
-} ManyRanks;
-
-// Calls such a row, with its arguments: 1; or 0 where it remains an op on one rank. For a Model m.
-#define MANY(row_of_many, ...) (m->many && m->many->row_of_many ? (m->many->row_of_many(__VA_ARGS__), 1) : 0)
-
-static inline int units_now(const Model* m, SublayerId id, int l) {
-    return m->many && m->many->units ? m->many->units(m, id, l) : own_units(&m->shape, id);
-}
-static inline void* own_rows(const Model* m, void* x, const Row* row, int l) {
-    return m->many && m->many->own_rows ? m->many->own_rows(m, x, row, l) : x;
-}
-static inline int row_tokens(const Model* m, const Row* row, int l) {
-    return m->many && m->many->tokens ? m->many->tokens(m, row, l) : row->N;
-}
 
 // ---- the update: AdamW on what this rank owns, at the end of a step
 

@@ -20,7 +20,7 @@ void layers_join(Model* m);  // and their Comms; collective
 // its own. Collective.
 Comm* layers_join_sharers(const Model* m, const TpSplit* split, int t);
 
-// ---- of ManyRanks (run/model/model.h)
+// ---- of ManyRanks (run/model/many_ranks.h)
 
 // Tokens of a row that the ranks of a cut have between them: T n, the last cuts fewer; those of the next three, too.
 int tp_tokens(const Model* m, const Row* row, int l);

@@ -65,7 +65,7 @@ char* zero_owned(const Model* m, StateKind kind, const Segment* segment);
 // rank is lost.
 Holdings owned_holdings(const Model* m, StateKind kind, Arena* arena);
 
-// ---- in a step: all collective, and free with one rank. ManyRanks (run/model/model.h) says what the first three do
+// ---- in a step: all collective, and free with one rank. ManyRanks (many_ranks.h) says what the first three do
 
 void zero_use_layer(Model* m, int l, int direction);
 void zero_open_grads(Model* m, int l);

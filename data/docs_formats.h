@@ -1,0 +1,37 @@
+// docs_formats.h - how files of other formats hang on docs.c: a reader for each file, and hooks of the whole corpus.
+#pragma once
+#include "data/docs.h"
+
+enum { DOCS_HEAD_BYTES = 4096 };  // bytes of a document that its hash covers, beside its length
+
+typedef struct DocsFile DocsFile;
+
+// The reader of the documents of a file.
+typedef struct DocsFormat {
+    int is_text;  // files lack the end-of-text token: `first` of read counts from the token after it
+    // out (n) = tokens of a document from `first` on. 0, or -1 with a message.
+    int (*read)(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, Err err);
+    int (*learnt)(const Docs* docs, int64_t doc, int64_t first, int n, int* targets);  // docs_learnt; NULL: all are
+} DocsFormat;
+
+struct DocsFile {
+    File file;
+    const DocsFormat* format;
+    int64_t first_doc;  // its first document
+};
+
+// Hooks by which docs_files.c replaces the plain-text reader: docs_add_path, docs_index_text, and the function that
+// adds bytes [begin, end) of a text file as a document (in memory: text, or NULL). 0, or -1 with a message.
+typedef struct DocsFormats {
+    int (*add_path)(Docs* docs, const char* path, Err err);
+    int (*index)(Docs* docs, DocsFile* file, int named, Err err);  // 1: passed over, with a message
+    int (*add_text)(Docs* docs, const DocsFile* file, int64_t begin, int64_t end, const char* text, Err err);
+    int (*leaves_out)(void* docs, const char* directory, Err err);
+    void (*close)(Docs* docs);
+} DocsFormats;
+
+int docs_add_path(Docs* docs, const char* path, Err err);  // a file or directory. 0, or -1
+int docs_check_text(DocsFile* file, Err err);              // skips a byte order mark; 1 and a message: it is no text
+int docs_index_text(Docs* docs, DocsFile* file, int named, Err err);
+// Appends a document; its hash covers `head` beside the length.
+int docs_add(Docs* docs, int64_t length, int64_t place, const void* head, size_t head_bytes, Err err);
