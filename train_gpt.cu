@@ -2,8 +2,8 @@
 //
 // How to read it: main at the foot is a list of phases, train the loop, train_step one step. Above stands the model.
 // Ops are in kernels/kernels.h, the tables of parameters and activations in plan/model/shape.h, the model as one rank
-// holds it and its update in run/model/model.h, a run in run/core.h. Where a line asks for MANY, many ranks do more, or
-// something else: the table of run/model/many_ranks.h says what. On one rank all of that is left out.
+// holds it and its update in run/model/model.h, a run in run/core.h. A line with MANY lets many ranks do more, or
+// something else, as the table in run/model/many_ranks.h says. One rank leaves all of that out.
 //
 // Valid C11 and valid CUDA C++, without kernel syntax: cc -x c on a machine without CUDA, nvcc with it.
 #include <math.h>
@@ -29,13 +29,13 @@ extern "C" {
 
 // ---- norms
 
-// The norm n of layer l: out = norm(x) of x = a + b, which is stored, too; with b NULL x = a lies there already.
+// Norm n of layer l stores x = a + b, then out = norm(x). If b is NULL, x = a is in place already.
 static void norm_forward(const Model* m, const Row* row, const NormRow* n, int l, const void* a, const void* b) {
     m->k->norm_forward(b ? ACT(n->x) : NULL, own_rows(m, ACT(n->out), row, l), STAT(n->mean), STAT(n->rstd), a, b,
                        W(n->weight), W(n->bias), (float)m->shape.eps, row->own, m->shape.C, m->dt, m->s);
 }
 
-// Adds to D_RESIDUAL; the gradient of what the norm has made is in D_NORM.
+// Adds to D_RESIDUAL the gradient by x; D_NORM has the gradient by the norm's output.
 static void norm_backward(const Model* m, const Row* row, const NormRow* n, int l) {
     m->k->norm_backward(ACT(D_RESIDUAL), DW(n->weight), DW(n->bias), own_rows(m, ACT(D_NORM), row, l), ACT(n->x),
                         W(n->weight), STAT(n->mean), STAT(n->rstd), row->own, m->shape.C, m->dt, m->s);
@@ -43,7 +43,7 @@ static void norm_backward(const Model* m, const Row* row, const NormRow* n, int 
 
 // ---- linears: Column and Row of both sublayers
 
-// out (N,OC) = x W^T + b, x (N,K); with gelu not NULL also gelu (N,OC) = GELU(out).
+// out (N,OC) = x W^T + b, x (N,K). If gelu is not NULL, gelu (N,OC) = GELU(out).
 static void linear_forward(const Model* m, const Row* row, LinearId id, int l, void* out, void* gelu, void* x) {
     const Sublayer* sub = &sublayers[sublayer_of(id)];
     ParamTensor w = shape_param(&m->shape, sub->weight[id % 2], l);
@@ -53,8 +53,8 @@ static void linear_forward(const Model* m, const Row* row, LinearId id, int l, v
     timer_enter(m->timer, before, m->s);
 }
 
-// dx (N,K) = dout W, dW += dout^T x, db += sum of dout over tokens, dout (N,OC); with pre (N,K) not NULL x was
-// GELU(pre), and dx is the gradient of pre.
+// dx (N,K) = dout W, dW += dout^T x, db += sum of dout over tokens, dout (N,OC). If pre (N,K) is not NULL, x was
+// GELU(pre), and dx is the gradient by pre.
 static void linear_backward(const Model* m, const Row* row, LinearId id, int l, void* dx, void* dout, void* x,
                             const void* pre) {
     const Sublayer* sub = &sublayers[sublayer_of(id)];
@@ -68,14 +68,14 @@ static void linear_backward(const Model* m, const Row* row, LinearId id, int l, 
 
 // ---- attention
 
-// Queries, keys and values of token n of the row (QKV_OUTPUTS of plan/model/shape.h), NKV key/value heads; those of the
-// tokens before the row, which only generation has, stand before them in the cache.
+// Returns queries, keys and values of token n of the row (QKV_OUTPUTS of plan/model/shape.h) for NKV key/value heads.
+// Generation has those of earlier tokens before them in the cache.
 static char* qkv_of(const Model* m, const Row* row, int l, int NKV, int n) {
     size_t width = (size_t)(NKV * (shape_units(&m->shape, l).queries + 2) * m->shape.HS);
     return (char*)ACT(row->qkv) + (size_t)(row->place + row->cached + n) * width * dtype_bytes(m->dt);
 }
 
-// What the row's tokens see: causal attention within each document, of the heads that this rank computes now.
+// Returns causal attention of the row's tokens within each document, for the heads that this rank computes now.
 static Attention attention_of(const Model* m, const Row* row, int l) {
     Attention a;
     memset(&a, 0, sizeof a);
@@ -131,7 +131,7 @@ static void attention_backward(const Model* m, const Row* row, int l, void* d_qk
 
 // ---- MLP
 
-// GELU is a part of the matmuls beside it, which have what it reads at hand.
+// GELU is fused into the matmuls beside it, because they have what it reads at hand.
 static int is_fused(const Model* m, SublayerId id) { return id == MLP && shape_act(&m->shape) == ACT_GELU; }
 
 static void activate(const Model* m, const Row* row, int l) {
@@ -152,8 +152,8 @@ static void mlp_backward(const Model* m, const Row* row, int l, void* d_fc, cons
 
 // ---- a block: two sublayers of one form
 
-// What stands between the linears of sublayer i. forward: column_out -> core_out; backward: the gradient of the loss by
-// core_out -> that by column_out.
+// A Core stands between the linears of sublayer i. Forward, column_out becomes core_out; backward, the gradient by
+// core_out becomes that by column_out.
 typedef struct Core {
     void (*forward)(const Model* m, const Row* row, int l, void* column_out);
     void (*backward)(const Model* m, const Row* row, int l, void* d_column, const void* d_core);
@@ -177,7 +177,7 @@ static const Core cores[N_SUBLAYERS] = {{attention_forward, attention_backward},
 // each for NH / NKV heads of queries, and FC = (gate, up), PROJ = (silu(gate) * up) W^T. Qwen2 adds biases to QKV,
 // Qwen3 an RMSNorm of each head of Q and K before it is rotated.
 //
-// In a tensor-parallel group (run/model/tensor_parallel.h) linears and cores see all tokens of the row, each rank with
+// Linears and cores see all tokens of the row in a tensor-parallel group (run/model/tensor_parallel.h), each rank with
 // its units; norms and the stream see only the rank's own tokens.
 static void sublayer_forward(const Model* m, const Row* row, SublayerId i, int l) {
     const Sublayer* sub = &sublayers[i];
@@ -188,8 +188,8 @@ static void sublayer_forward(const Model* m, const Row* row, SublayerId i, int l
     linear_forward(m, row, row_linear(i), l, ACT(PROJ), NULL, core_out);
 }
 
-// The chain rule backwards through a sublayer; d_y is the gradient of the loss by y. On entry D_RESIDUAL (own, C) is
-// that of the stream behind the sublayer, on return of the stream before it. A linear y = x W^T + b has
+// This is the chain rule backwards through a sublayer; d_y is the gradient of the loss by y. On entry D_RESIDUAL (own,
+// C) is that by the stream after the sublayer, on return that by the stream before it. A linear y = x W^T + b has
 //
 //   d_x = d_y W                      d_W += d_y^T x                        d_b += sum of d_y over tokens
 //
@@ -236,7 +236,7 @@ static void recompute_block(const Model* m, const Row* row, int l) {
 
 // ---- the ends of the model
 
-// RESIDUAL of the first block: wte[token] + wpe[position], without learned positions wte[token].
+// RESIDUAL of the first block = wte[token] + wpe[position]; without learned positions wpe is left out.
 static void embed(const Model* m, const Row* row) {
     int l = 0;
     if (!MANY(embed, m, row))
@@ -244,7 +244,7 @@ static void embed(const Model* m, const Row* row) {
                                 m->s);
 }
 
-// After the backward pass of all blocks: gradients of what embed has read.
+// Adds the gradients of the tables that embed has read, after the backward pass of all blocks.
 static void embed_backward(const Model* m, const Row* row) {
     int l = 0;
     if (!MANY(embed_backward, m, row))
@@ -252,8 +252,8 @@ static void embed_backward(const Model* m, const Row* row) {
                                  row->N, m->shape.C, m->dt, m->s);
 }
 
-// Embedding, all blocks, final norm: leaves LNF (N,C), from which logits are one matmul. In a stage of a pipeline the
-// stream comes in RESIDUAL of its first layer and leaves in that behind its last one.
+// Runs embedding, all blocks and the final norm, and leaves LNF (N,C), from which logits are one matmul. A stage of a
+// pipeline finds the stream in RESIDUAL of its first layer and leaves it in that after its last layer.
 void model_forward(Model* m, const Row* row) {
     int L = m->shape.L, l = 0;
     if (m->many) m->many->use_layer(m, -1, 1);
@@ -271,10 +271,10 @@ void model_forward(Model* m, const Row* row) {
     if (!m->shape.no_head) (void)MANY(gather_rows, m, ACT(LNF), row, ENDS);
 }
 
-// Losses of all tokens of the row, -log softmax(logits)[target] with logits = LNF W^T, W the classifier's weights
-// (shape_head). With train also the gradients of W and, in D_NORM, of LNF: that of the logits is scale (softmax(logits)
-// - onehot(target)), scale = 1 / the weight of all labels of the step. The row goes through in chunks, so that the
-// logits of a whole row never exist.
+// Computes the losses of all tokens of the row, -log softmax(logits)[target] with logits = LNF W^T, W the classifier's
+// weights (shape_head). train adds the gradients by W and, in D_NORM, by LNF: that by the logits is scale
+// (softmax(logits) - onehot(target)), scale = 1 / the weight of all labels of the step. The row goes through in chunks,
+// so that the logits of a whole row never exist.
 static void classify(const Model* m, const Row* row, float scale, int train) {
     const Kernels* k = m->k;
     int C = m->shape.C, rows = m->shape.vocab_rows, l = 0;
@@ -295,8 +295,8 @@ static void classify(const Model* m, const Row* row, float scale, int train) {
     if (train) (void)MANY(sum_rows, m, ACT(D_NORM), row, ENDS);
 }
 
-// After model_forward and classify with train: adds the row's gradients to grads. In a stage of a pipeline D_RESIDUAL
-// comes from the stage behind, and goes to the one before.
+// Adds the row's gradients to grads, after model_forward and classify with train. A stage of a pipeline gets D_RESIDUAL
+// from the next stage and leaves it for the one before.
 static void model_backward(Model* m, const Row* row) {
     int l = m->shape.L;
     if (!m->shape.no_head) {
@@ -314,7 +314,7 @@ static void model_backward(Model* m, const Row* row) {
     if (m->many) m->many->close_grads(m, l);
 }
 
-// Loss and gradients of one row.
+// Computes loss and gradients of one row.
 void model_train(Model* m, const Row* row, float scale) {
     model_forward(m, row);
     if (!m->shape.no_head) classify(m, row, scale, 1);
@@ -323,7 +323,7 @@ void model_train(Model* m, const Row* row, float scale) {
 
 // ---- a step
 
-// Forward, and at the end of the model the losses and, with train, the gradients of the final norm's output.
+// Runs forward, and at the end of the model the losses and, with train, the gradients by the final norm's output.
 static void forward_pass(Model* m, const Pass* pass, float scale, int train) {
     model_forward(m, pass->row);
     if (m->shape.no_head) return;
@@ -331,8 +331,8 @@ static void forward_pass(Model* m, const Pass* pass, float scale, int train) {
     if (pass->counts) m->k->add_sum(m->loss_sum, (const float*)model_act(m, LOSSES, 0), (size_t)pass->row->N, m->s);
 }
 
-// Forward over the rows of this rank, and with train backward: gradients are added up. The sum of the losses of all
-// targets is left on the device; nothing here waits for it.
+// Runs forward over the rows of this rank, and with train backward, which adds gradients up. The sum of the losses of
+// all targets stays on the device; nothing here waits for it.
 void run_micro_batches(Run* run, const Sampler* sampler, int train) {
     Model* m = &run->model;
     Pass pass;
@@ -344,8 +344,8 @@ void run_micro_batches(Run* run, const Sampler* sampler, int train) {
     }
 }
 
-// One optimizer step of the batch. A loss or norm that is not finite ends the run before it touches the weights. 0, or
-// -1: the step was left, and all is as before it.
+// Takes one optimizer step. A loss or norm that is not finite ends the run before it touches the weights. 0, or -1: the
+// step was left, and all is as before it.
 static int train_step(Run* run) {
     const Config* c = &run->config;
     Model* m = &run->model;
@@ -360,7 +360,7 @@ static int train_step(Run* run) {
     model_update(m, c, step->lr, step->number);
     run_agree(run);
     if (run->left) return -1;
-    m->k->download(sums, m->loss_sum, sizeof sums, m->s);  // the one wait of a step; grad_norm2 stands behind
+    m->k->download(sums, m->loss_sum, sizeof sums, m->s);  // the one wait of a step; grad_norm2 follows loss_sum
     step->loss = sums[0] / run->batch.weight;
     step->grad_norm = sqrt(sums[1]);
     if (m->k->no_results) step->loss = step->grad_norm = NAN;
@@ -375,7 +375,7 @@ static int train_step(Run* run) {
 
 // ---- the loop
 
-// At multiples of `every`, 0 never, and at the last step.
+// Returns 1 at multiples of `every` and at the last step; every = 0 is never due.
 static int is_due(const Config* c, int64_t step, int every) {
     return every > 0 && (step % every == 0 || step == c->steps);
 }

@@ -1,7 +1,7 @@
 // balanced.c - see balanced.h.
 #include "dev/balanced.h"
 
-// Micro-batches in the order of documents; -1 with a message where a document fits none.
+// Makes micro-batches in the order of documents. -1 with a message: a document fits none.
 static int fill_micro_batches(Plan* plan, const int* lengths, int n, const GroupCost* g, int capacity, Err err) {
     int64_t taken = 0;
     for (int i = 0; i < n; i++) {

@@ -62,7 +62,7 @@ static void lay_out(size_t bytes) {
     }
 }
 
-// Seconds of one call, of the slowest rank.
+// Returns the seconds of one call on the slowest rank.
 static double seconds(void (*call)(void), int calls) {
     double slowest, own;
     MPI_Barrier(MPI_COMM_WORLD);

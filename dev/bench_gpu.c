@@ -20,8 +20,8 @@ static int V = 50257, VP = 50304;  // vocabulary, padded
 
 // ---- operands
 
-// Memory that is handed out piece by piece, and from its start again after its end: what was handed out the last time
-// has left the caches by then.
+// A Pool hands memory out piece by piece, and from its start again after its end: what was handed out the last time has
+// left the caches by then.
 typedef struct Pool {
     char* p;
     size_t bytes, at;
@@ -101,7 +101,7 @@ static void open_kernels(const KernelLimits* l) {
 
 // ---- time
 
-// Seconds of one call.
+// Returns the seconds of one call.
 static double measure(void (*run)(void)) {
     enum { BATCHES = 5 };
     double batch_seconds = options.quick ? 0 : 0.012, runs[BATCHES];
@@ -230,7 +230,7 @@ static Rotary rotary(void) {
     if (o.qk_norm) r.q_weight = in(HS), r.k_weight = in(HS);
     return r;
 }
-// Elements of the queries and keys of a row, and of its values too.
+// These return the elements of the queries and keys of a row, and of its values too.
 static size_t rotary_elems(void) { return (size_t)w.N * (w.C + w.model->NKV * (w.C / w.model->NH)); }
 static size_t qkv_elems(void) { return (size_t)w.N * (w.C + 2 * w.model->NKV * (w.C / w.model->NH)); }
 static void run_rotary(void) {
@@ -472,7 +472,7 @@ static const char* row_name(int r) {
     return name;
 }
 
-// Bytes from the queries of a row to its keys, and from there to its values.
+// These return the bytes from the queries of a row to its keys, and from there to its values.
 static size_t of_queries(void) { return 2 * (size_t)w.C; }
 static size_t of_keys(void) { return of_queries() / w.model->NH * w.model->NKV; }
 
@@ -498,7 +498,7 @@ static void run_attention_backward(void) {
     w.k->attention_backward(t.dqkv, dk, dv, t.dout, t.out, t.lse, &a, DT_BF16, NULL);
 }
 
-// The documents of row r: equal ones, or ragged ones, of which the last is cut.
+// Makes the documents of row r: equal ones, or ragged ones, of which the last is cut.
 static void make_row(int r) {
     int* cu = (int*)malloc(sizeof(int) * ((size_t)w.N + 1));
     double pairs = 0;
@@ -604,7 +604,7 @@ static void for_llama_too(void (*bench)(const GptModel* m)) {
 }
 static void bench_ops(void) { for_llama_too(bench_ops_of); }
 static void bench_matmuls(void) {
-    atexit(print_matmuls);  // what was measured before something died
+    atexit(print_matmuls);  // prints what was measured before something died
     for_small_and_large(bench_matmuls_of);
 }
 static void bench_attention(void) {
@@ -615,15 +615,15 @@ static void bench_attention(void) {
 static const struct Section {
     const char* name;
     void (*run)(void);
-    int on_device;  // in this process
+    int on_device;  // 1: in this process
 } sections[] = {{"limits", bench_limits, 1},
                 {"ops", bench_ops, 1},
                 {"matmul", bench_matmuls, 1},
                 {"attention", bench_attention, 1},
                 {"train", bench_train, 0}};
 
-// 0, or what its process ended with. The parent never touches the device: a process that was forked after that could
-// not use it.
+// Runs a section in a process of its own and returns how that ended; 0 is success. The parent never touches the device,
+// because a process that was forked after that could not use it.
 static int run_section(const struct Section* s) {
     int status = 0;
     fflush(stdout);

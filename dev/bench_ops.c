@@ -142,7 +142,7 @@ static void run_adamw(void) {
 }
 static void run_sum_of_squares(void) { w.k->sum_of_squares(&w.norm, w.grad, WEIGHTS, NULL); }
 
-// Sorted, after a run that only warms up.
+// Fills in sorted times, after a run that only warms up.
 static void time_runs(double seconds[RUNS], void (*run)(void)) {
     run();
     for (int i = 0; i < RUNS; i++) {

@@ -159,7 +159,7 @@ static void record(const char* name, const Figures* f, const Cell* cell) {
     bench_record(what, f->us_mean, "us", 1e3 * cell->wanted_ms);
 }
 
-// The cells of dev/results/planning.md's second table: predicted ms, mean, and over the bounds.
+// Prints the cells of dev/results/planning.md's second table: predicted ms, mean, and over the bounds.
 static void steps(int rounds, char** files, int n_files) {
     static const int sizes[][3] = {{64, 128, 20}, {64, 512, 20}, {256, 2048, 4}};
     static const char* const drawn[] = {"wikipedia", "prolong", "github", "sft"};

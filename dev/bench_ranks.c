@@ -15,7 +15,7 @@ enum { ROUNDS = 3, STEPS = 5 };
 
 static char work[] = "/tmp/ragged-bench-XXXXXX";
 
-// On this project's own sources, by bytes.
+// Runs train on this project's own sources, by bytes.
 #define MODEL                                                                                                       \
     "--data plan data run kernels --layers 4 --width 256 --heads 4 --context 256 --batch-tokens 8192 --dtype fp32 " \
     "--threads 1 --eval-every 0 --sample-every 0 --save-every 0 --plan static "
@@ -32,7 +32,7 @@ static double log_median(int copy, const char* member) {
     return bench_median_of_log(path, member, 1);
 }
 
-// Tokens a second of all copies together, and the share of a step in which rank 0 waited for others.
+// Measures tokens a second of all copies together, and the share of a step in which rank 0 waited for others.
 static void run(Kind* kind, int round) {
     char command[4096];
     size_t n = (size_t)snprintf(command, sizeof command, "rm -rf %s/run*; ", work);

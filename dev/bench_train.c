@@ -21,7 +21,7 @@ typedef struct Result {
     double flops;                      // a second
 } Result;
 
-// Bytes of "memory  3456.7 MiB", or GiB, of what the program printed.
+// Returns the bytes of "memory 3456.7 MiB", or GiB, in what the program printed.
 static double planned_bytes(const char* path) {
     char line[512], unit[4];
     double bytes = 0, size;
@@ -58,7 +58,7 @@ static Result run(const char* work, const char* dtype, const char* shard) {
     return r;
 }
 
-// Tokens a second of dev/peer_torch.py, 0 where torch is missing.
+// Returns tokens a second of dev/peer_torch.py, 0 without torch.
 static double run_peer(const char* dtype) {
     char command[256];
     double speed = 0;

@@ -2,7 +2,7 @@
 //
 //   build/release/dev/draw_corpus wikipedia 2048 65536 > corpus.jsonl     NAME DOCUMENTS LONGEST [SEED]
 //
-// As bytes a document of s tokens is s - 1 letters: an end-of-text token precedes each.
+// A document of s tokens is s - 1 letters, as bytes: an end-of-text token precedes each.
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -80,8 +80,8 @@ static double exchange_ms(const Links* links, const Strategy* s, Dimension by, i
     return ranks > 1 ? mb * links->ms_per_mb[strategy_is_consecutive(s, by)][log2_of(ranks)] : 0;
 }
 
-// Gradients hide under the backward pass; of tensor-parallel layers with two data ranks only under half of it, as the
-// released code has it.
+// Gradients hide under the backward pass. Those of tensor-parallel layers with two data ranks hide only under half of
+// it, as the released code has it.
 double overlapped_ms(double exchange, double slow_exchange, double computing, double slow_computing) {
     RankClock c = {.overlap = 1, .slow_exchange = slow_exchange, .slow_computing = slow_computing};
     ClockMessage m = clock_begin(&c, 0, LINK_INSIDE, exchange, 0);
@@ -190,8 +190,8 @@ static int was_there(const BiObjective* b, const int* layers, int stages) {
     return 0;
 }
 
-// The faster of both neighbours that may take a layer of the slowest stage. Returns whether there is one. From where
-// something does not fit any step is allowed that takes from the stage without room.
+// Finds the faster of both neighbours that may take a layer of the slowest stage. Returns whether there is one. If
+// something does not fit, any step is allowed that takes from the stage without room.
 static int next_step(PartitionStep* next, const BiObjective* b, const PlainProblem* plain, double least_balance) {
     const PartitionProblem* p = &plain->exact;
     const PartitionStep* now = &b->step[b->n - 1];

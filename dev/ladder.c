@@ -22,7 +22,8 @@ static SchemePool pool;
 static char names[HYDRAULIS_SCHEMES][SCHEME_NAME];
 static int lengths[BATCHES][MOST], counts[BATCHES];
 
-// Schemes that hold anything beside the optimizer's layout of one widest pipeline four times, the larger rows first.
+// Lists schemes that hold anything beside the optimizer's layout of one widest pipeline four times, the larger rows
+// first.
 static void open_pool(const char* machine_name) {
     Machine m;
     const char* text = machine_builtin(machine_name);
@@ -46,7 +47,7 @@ static int draw_length(double median, double sigma, uint64_t seed, uint64_t i) {
     return (int)fmin(fmax(s, 16), CONTEXT);
 }
 
-// Exactly TOKENS a batch: the last document is cut.
+// Draws exactly TOKENS a batch: the last document is cut.
 static void draw_batches(double median, double sigma) {
     for (int b = 0; b < BATCHES; b++) {
         counts[b] = 0;
@@ -57,7 +58,7 @@ static void draw_batches(double median, double sigma) {
 
 // ---- rungs: ms of a batch under one strategy
 
-// Rows of at most `cap` tokens, longest document first into the fullest row that has room. Returns how many.
+// Packs rows of at most `cap` tokens, longest document first into the fullest row that has room. Returns how many.
 static int pack_rows(int* row_of, const int* docs, int n, const int* length, int cap) {
     static int used[MOST];
     int rows = 0;
@@ -94,7 +95,7 @@ static double fixed_ms(const StepWork* w, int k, int copies) {
     return most;
 }
 
-// Documents by stage 1, rows as before.
+// Assigns documents by stage 1, and packs rows as before.
 static double dispatched_ms(StepWork* w, const Strategy* strategy, int k) {
     static int docs[MOST], row_of[MOST];
     static double ms[MOST];
@@ -114,7 +115,7 @@ static double dispatched_ms(StepWork* w, const Strategy* strategy, int k) {
 
 // ---- lists
 
-// The list of the published case study: copies of schemes by name.
+// Makes the list of the published case study: copies of schemes by name.
 static int published_list(Strategy* list) {
     static const struct {
         int n;

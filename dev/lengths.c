@@ -29,7 +29,7 @@
 // An entry is a share of documents in millionths and the length that none of them exceeds: every fiftieth of the body,
 // twelve points a decade of the tail down to 100 in a million, then 30, 20, 10, 1 and none.
 
-// So many millionths of the documents are at most so long; ascending, from 0 to 1000000.
+// A LengthQuantile says that `ppm` millionths of the documents are at most so long; they ascend from 0 to 1000000.
 typedef struct LengthQuantile {
     int ppm, length;
 } LengthQuantile;
@@ -101,14 +101,14 @@ static double exact_log(double x) {
     return 2 * t * sum + k * 0.6931471805599453;
 }
 
-// The random numbers of one try at one document.
+// A Stream has the random numbers of one try at one document.
 typedef struct Stream {
     uint64_t seed, next;
 } Stream;
 
 static double uniform(Stream* stream) { return random_uniform(stream->seed, stream->next++); }
 
-// Standard normal by the polar method (Marsaglia and Bray 1964), without sines.
+// Returns a standard normal by the polar method (Marsaglia and Bray 1964), without sines.
 static double normal(Stream* stream) {
     for (;;) {
         double u = 2 * uniform(stream) - 1, v = 2 * uniform(stream) - 1, q = u * u + v * v;
@@ -175,7 +175,7 @@ static double draw_github(const Lengths* x, Stream* stream) {
     return exact_exp(-exact_log(at_low - uniform(stream) * (at_low - at_high)) / alpha);
 }
 
-// Medians such that the clipped means are 1K and 37K.
+// These medians make the clipped means 1K and 37K.
 static double draw_sft(const Lengths* x, Stream* stream) {
     (void)x;
     if (uniform(stream) < 0.9989) return between(16, lognormal(stream, 744, 0.8), 16384);
@@ -204,7 +204,7 @@ static double draw_short(const Lengths* x, Stream* stream) {
     return MIN(x->limit, 512);
 }
 
-// One to eight times the capacity, and a token.
+// Draws one to eight times the capacity, and a token.
 static double draw_just_above(const Lengths* x, Stream* stream) {
     int64_t most = MIN((x->limit - 1) / x->capacity, 8);
     return (double)(x->capacity * (1 + (int64_t)(uniform(stream) * (double)most)) + 1);
@@ -255,7 +255,7 @@ Lengths* lengths_open(const char* name, int limit, int capacity, Err err) {
     return x;
 }
 
-// One number of a line that ends at `end`, blanks around it; 0 for a blank line, -1 for anything else.
+// Reads the one number of a line that ends at `end`, blanks around it; 0 for a blank line, -1 for anything else.
 static int64_t parse_line(const char* at, const char* end) {
     int64_t value = 0;
     int digits = 0;

@@ -8,9 +8,9 @@
 // a barrier where the system has them, and for everyone with ZeRO-2 and 3. These are simulations of how planners divide
 // work, not measurements of the systems.
 //
-// Without a barrier a rank needs all weights and all gradients of its own: ZeRO-1. With ZeRO-2 and 3 all ranks join in
+// Without a barrier a rank needs all weights and all gradients of its own: ZeRO-1. All ranks of ZeRO-2 and 3 join in
 // every layer's collectives and run micro-batches in rounds (plan_set_rounds), and flex and adaptive plan for that.
-// With --zero 1 each plan is played a second time, cut into rounds: the column "in rounds".
+// --zero 1 plays each plan a second time, cut into rounds: the column "in rounds".
 //
 // A gap is makespan / L3 - 1, where L3 is the lower bound of plan/cost/bound.h for this batch; over L4, the bound for
 // any shares of tokens and heads, in the column beside it.
@@ -71,7 +71,7 @@ static void open_planners(Simulation* s) {
     free(sample);
 }
 
-// Cut into rounds where it has none.
+// Cuts a plan without rounds into rounds.
 static int play_in_rounds(const Simulation* s, const Tally* t, Plan* plan, Arena* arena, char* err, double* ms) {
     Timeline timeline;
     Setting setting = t->setting;
@@ -114,7 +114,7 @@ static void play_one(Simulation* s, Tally* t, Arena* arena, int batch, double l3
     t->idle += timeline.idle, t->communication_share += timeline.communication_share;
 }
 
-// Between batches only: planners cannot be interrupted.
+// The time is looked at between batches only: planners cannot be interrupted.
 static void look_at_patience(const Options* options, Tally* t) {
     char why[ERR_BYTES];
     double seconds = 1e-6 * t->us;

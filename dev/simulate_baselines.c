@@ -41,7 +41,7 @@ static int set_gather(Setting* own, const Simulation* s, Err err) {
     return set_ring(own, s, err);
 }
 
-// A rank becomes a tensor-parallel group of T: its share of the model, T times the tokens beside states of ZeRO-1.
+// Makes a rank a tensor-parallel group of T: its share of the model, T times the tokens beside states of ZeRO-1.
 static int set_tensor(Setting* own, const Simulation* s, int T, Err err) {
     const Options* o = s->options;
     int ranks = o->ranks / T, heads = own->limits.kv_heads;
@@ -56,7 +56,7 @@ static int set_tensor(Setting* own, const Simulation* s, int T, Err err) {
     TpSplit split = split_even(&whole, T);
     Machine part = s->machine;
     part.parameters /= T;
-    if (part.token_mb > 0) part.capacity = 0;  // that of another stage
+    if (part.token_mb > 0) part.capacity = 0;  // the capacity was that of another stage
     int64_t capacity = (int64_t)T * (o->capacity ? o->capacity : machine_capacity(&part, ranks, 1));
     if (capacity < 1) return fail(err, "states of a group of %d leave no room for a token", T);
     layout_divide_cost(&own->cost, &whole, &layout, T > 1 ? &split : NULL, 2, CEIL_DIV(T, o->node_size), 0);
@@ -89,7 +89,7 @@ static int adaptive_plan(const void* x, Plan* plan, int64_t step, const int* len
 }
 
 static int balanced_plan(const void* x, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena, Err err) {
-    enum { CP_SIZE = 4 };  // as in Megatron-LM's own benches: --lengths mock --capacity 2048 --context 8192
+    enum { CP_SIZE = 4 };  // the size in Megatron-LM's own benches: --lengths mock --capacity 2048 --context 8192
     return megatron_balanced(plan, step, lengths, n, (const Setting*)x, CP_SIZE, arena, err);
 }
 

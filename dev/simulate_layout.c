@@ -22,8 +22,8 @@
 typedef struct Searched {
     LayoutCosts costs;
     SampledSteps steps;  // n 0: documents of --context tokens
-    Shape whole, owned;  // owned: by all ranks
-    size_t owned_bytes;  // of a rank's pieces
+    Shape whole, owned;  // owned: the shape divided among all ranks
+    size_t owned_bytes;  // bytes of a rank's pieces
     DType dt;
     int* node;  // (ranks)
     MoveTime links;
@@ -33,7 +33,8 @@ typedef struct Searched {
 
 // ---- memory of a rank
 
-// What run/model/zero.c has in use beside states: of buckets that are divided the embedding's, two layers', the head's.
+// InUse is what run/model/zero.c has in use beside states: among divided buckets the embedding's, two layers', the
+// head's.
 typedef struct InUse {
     size_t first, layer, last, piece;  // elements
 } InUse;
@@ -60,7 +61,7 @@ static double state_bytes(const Searched* x, const Shape* part, const Layout* la
     return (double)(bytes + (grads.first + 2 * grads.layer + grads.last + 2 * grads.piece) * sizeof(float));
 }
 
-// Where states belong to owners: a rank's pieces of all, and what it computes with.
+// Returns the bytes of a rank whose states belong to owners: its pieces of all, and what it computes with.
 static double owned_bytes(const Searched* x, const Shape* part, const Layout* layout) {
     InUse weights = {0}, grads = {0};
     size_t bytes = x->owned_bytes;
@@ -76,7 +77,7 @@ static double owned_bytes(const Searched* x, const Shape* part, const Layout* la
     return (double)(bytes + (2 * grads.layer + 2 * grads.piece) * sizeof(float));
 }
 
-// Of D ranks of a stage with the same part.
+// Returns the bytes of one of D ranks of a stage with the same part.
 static double rank_bytes(Searched* x, const Layout* layout, int s, int N, int D, int has_owners) {
     static LayerUnits units[MOST_LAYERS];
     int first = layout_first(layout, s), end = layout_first(layout, s + 1), R = layout->tp, unlike = 0;
@@ -112,7 +113,7 @@ static double job_bytes_of(void* context, const Layout* layout, int copies, int 
 
 // ---- the model
 
-// Steps of documents whose lengths are drawn, or of --context tokens each.
+// Draws steps of documents of drawn lengths, or of --context tokens each.
 static void draw_steps(Searched* x, const Options* o, const Config* c) {
     enum { DRAWN = 1 << 16 };
     static int drawn[DRAWN];
@@ -149,7 +150,7 @@ static void open_moves(Searched* x, const Config* c) {
     x->moves = (StrategyMoves){&x->links, &x->owned, elem, gradient, 0};
 }
 
-// What lists may be of, of the pipelines that a way has.
+// Returns what lists may consist of, among the pipelines that a way has.
 static ListProblem lists_of(Searched* x, const Config* c, const LayoutProblem* p) {
     return (ListProblem){.costs = &x->costs,
                          .steps = &x->steps,
@@ -194,7 +195,7 @@ static const Way ways[] = {{"found", 0, 0, {1, 3}, ALL},       {"DP", 1, 1, {1, 
                            {"DP+PP", 1, 0, {1, 1}, BY_STEPS},  {"3D", -2, -2, {1, 1}, BY_STEPS},
                            {"by mean", 0, 0, {1, 3}, BY_MEAN}, {"lists", 0, 0, {1, 3}, LISTS}};
 
-// The fastest of a way: a layout, or a list.
+// Found is the fastest of a way: a layout, or a list.
 typedef struct Found {
     LayoutTry layout;
     ListTry list;
@@ -320,7 +321,7 @@ static double step_ms(double terms[N_LAYOUT_TERMS], const Searched* x, const Lay
     return ms;
 }
 
-// What a step of a layout in a file takes, with rows of --capacity of the model.
+// Prints what a step takes with a layout in a file and rows of the model's --capacity.
 static void predict(Searched* x, const Options* o, const Config* c) {
     static Layout layout, otherwise;
     char err[ERR_BYTES];
@@ -338,7 +339,7 @@ static void predict(Searched* x, const Options* o, const Config* c) {
     printf("\n");
 }
 
-// What the found layout's time consists of; or which lists were looked at.
+// Prints what the found layout's time consists of, or which lists were looked at.
 static void print_found(const Searched* x, const Found* found) {
     if (!found->is_list) {
         double terms[N_LAYOUT_TERMS], ms = step_ms(terms, x, &found->layout.layout, found->layout.N);

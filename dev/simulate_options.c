@@ -150,7 +150,7 @@ void open_machine(Machine* machine, const char* name) {
     if (status < 0) refuse("%s: %s", name, err);
 }
 
-// Whether one of names, which are separated by commas and blanks, is this one.
+// Returns whether one of names, which are separated by commas and blanks, is this one.
 static int is_listed(const char* names, const char* name) {
     for (size_t n = strlen(name); *names; names += strcspn(names, ","), names += strspn(names, ", "))
         if (strcspn(names, ",") == n && strncmp(names, name, n) == 0) return 1;
@@ -188,7 +188,7 @@ static double* read_speeds(const char* text, int ranks) {
     return speeds;
 }
 
-// What the options say of a rank, or the machine, of as many GiB as its `ranks` lines say.
+// Returns the tokens of a rank, as the options say or the machine, with as many GiB as its `ranks` lines say.
 static int capacity_of(const Simulation* s, int rank) {
     char err[ERR_BYTES];
     const Options* o = s->options;
@@ -204,7 +204,7 @@ static int capacity_of(const Simulation* s, int rank) {
     return own;
 }
 
-// Of all ranks, and the least. Returns whether they are unlike.
+// Finds the capacities of all ranks, and the least. Returns whether they are unlike.
 static int find_capacities(Simulation* s) {
     int unlike = 0, ranks = s->options->ranks, least = INT_MAX;
     s->capacities = (int*)need(sizeof(int) * (size_t)ranks);
@@ -217,7 +217,7 @@ static int find_capacities(Simulation* s) {
     return unlike;
 }
 
-// With a setting of its own where it is a baseline.
+// Adds a planner, with a setting of its own if it is a baseline.
 static void add_planner(Simulation* s, const Planner* planner, const Baseline* baseline) {
     Tally* t = &s->tallies[s->n_tallies++];
     *t = (Tally){.planner = planner, .setting = s->setting};
@@ -248,7 +248,7 @@ static void choose_planners(Simulation* s, const char* plans) {
     if (s->n_tallies == 0) refuse("--plans names no planner");
 }
 
-// Of --model, or the parameters that the machine names.
+// Returns the weights of --model, or of the parameters that the machine names.
 static WeightTimes weights_of(const Simulation* s, int layers) {
     enum { WEIGHT_BYTES = 2, GRADIENT_BYTES = 4 };
     const Options* o = s->options;
@@ -273,7 +273,7 @@ void open_simulation(Simulation* s, const Options* options) {
     int unlike = find_capacities(s);
     if (options->overlap == OVERLAP_YES) s->machine.cost.parts = ATTENTION_PARTS;
     GroupCost* groups = (GroupCost*)need(sizeof(GroupCost) * ((size_t)options->ranks + 1));
-    enum { LAYERS = 32 };  // of machines that do not say: those of 7B models
+    enum { LAYERS = 32 };  // layers of 7B models, for machines that do not say
     int layers = s->machine.cost.layers ? s->machine.cost.layers : LAYERS;
     if (machine_setting(&s->setting, &s->machine, options->ranks, options->node_size, options->context, groups, err) <
         0) {

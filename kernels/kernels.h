@@ -178,7 +178,7 @@ typedef struct Kernels {
     // A `mean` of NULL asks for RMSNorm, which has no bias: `bias` and `dbias` are NULL too.
 
     // The residual stream and the norm that follows it in one pass: sum = a + b, rounded to dt; out = norm(sum).
-    // With b NULL: out = norm(a), and sum is not written (may be NULL).
+    // If b is NULL, out = norm(a), and sum is not written (may be NULL).
     // sum (N,C) = (may be a or b), out (N,C) =, mean (N) fp32 =, rstd (N) fp32 =, a and b (N,C), weight and bias (C).
     void (*norm_forward)(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
                          const void* weight, const void* bias, float eps, int N, int C, DType dt, Stream s);
@@ -192,7 +192,7 @@ typedef struct Kernels {
     // ---- matmul: out = x W^T + bias;  dx = dout W,  dW += dout^T x,  dbias += column sums of dout
 
     // out (N,OC) =, x (N,C), weight (OC,C), bias (OC) or NULL.
-    // With gelu not NULL, also gelu (N,OC) = GELU(out), of the rounded out, the same bits as of activation_forward.
+    // If gelu is not NULL, gelu (N,OC) = GELU(out), of the rounded out, the same bits as of activation_forward.
     void (*matmul_forward)(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C,
                            int OC, DType dt, Stream s);
     // dx (N,C) =; dout (N,OC), weight (OC,C). With pre (N,C) not NULL, x was GELU(pre) and the result is the gradient
@@ -244,7 +244,7 @@ typedef struct Kernels {
     // ---- loss: softmax cross-entropy of one chunk of rows, fused with its gradient
 
     // losses (N) fp32 = -log softmax(logits[n])[targets[n]], 0 where targets[n] is negative (no label).
-    // With write_gradient, logits (N,Vp) = (softmax - onehot) * scale, the gradient of scale * loss; 0 in unlabelled
+    // write_gradient makes logits (N,Vp) = (softmax - onehot) * scale, the gradient of scale * loss; 0 in unlabelled
     // rows and in columns V .. Vp. Otherwise logits are left as they are. The softmax is over the first V columns.
     void (*classifier)(float* losses, void* logits, const int* targets, float scale, int write_gradient, int N, int V,
                        int Vp, DType dt, Stream s);

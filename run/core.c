@@ -16,7 +16,7 @@ size_t batch_bytes(int max_tokens) {
     return n * (sizeof(Piece) + sizeof(int)) + (n + 1) * sizeof(RowPlace);
 }
 
-// Tokens, positions, targets; cu_seqlens, which have one entry more a row; generation needs four.
+// The integers are tokens, positions, targets and cu_seqlens, which have one entry more a row; generation needs four.
 size_t batch_index_ints(int max_tokens) { return 5 * (size_t)max_tokens + 4; }
 
 void batch_carve(Batch* b, void* memory, int* indices, int* device_indices, int max_tokens) {
@@ -88,7 +88,7 @@ double row_quadratic(const Shape* shape) {
     return 1.0 / (weights / (shape->NH * shape->HS));
 }
 
-// One rank alone: the pieces in rows of at most --capacity, the heaviest row first.
+// Reads the pieces of one rank alone in rows of at most --capacity, the heaviest row first.
 static void read_rows(Run* run, const Sampler* sampler) {
     Err err;
     Rows rows;
@@ -131,7 +131,7 @@ void batch_upload(Run* run, const Sampler* sampler) {
     upload(&run->batch, &run->model, run->batch.n_read, run->batch.n_cu);
 }
 
-// N tokens from `token` on, cu_seqlens from `cu` on.
+// Returns the row of N tokens from at.token on, with cu_seqlens from at.cu on.
 static Row row_of(const Batch* b, RowPlace at, int N, int n_docs) {
     static uint64_t rows;  // so far, of this process
     Row row = {.N = N, .n = N, .own = N, .n_docs = n_docs, .number = ++rows, .qkv = QKV};
@@ -161,7 +161,7 @@ int run_next_pass(Run* run, Pass* pass, int i, int train) {
 
 // ---- the learning rate
 
-// How much of the way from lr down to min_lr * lr has been gone: 0 .. 1.
+// Returns the share of the way from lr down to min_lr * lr: 0 .. 1.
 static double descent(const Config* config, int64_t t) {
     double after = (double)MAX(config->steps - config->warmup, (int64_t)1);
     double x = (double)(t - config->warmup) / after;
@@ -233,7 +233,7 @@ void run_decode(Run* run, const int* tokens, const int* lengths, int n, int plac
     else model_forward(&run->model, &row);
 }
 
-// Rows go through in chunks, as those of classify.
+// Rows go through in chunks, as in classify.
 void run_draw(Run* run, int n, int N) {
     const Model* m = &run->model;
     const Config* c = &run->config;
@@ -250,7 +250,7 @@ void run_draw(Run* run, int n, int N) {
     if (run->ranks) run->ranks->share_draws(run, N);
 }
 
-// Bytes of generated text as a terminal may see them. A token may end inside a character: shown is what has come whole.
+// Prints bytes of generated text as a terminal may see them. A character that a token ends inside waits for its rest.
 static void print_token(const Run* run, TextFilter* filter, FILE* copy, int token) {
     size_t bytes = 0;
     const char* piece = run->data.tokenizer->decode(run->data.tokenizer, token, &bytes);
@@ -259,7 +259,7 @@ static void print_token(const Run* run, TextFilter* filter, FILE* copy, int toke
     fflush(stdout);
 }
 
-// When the context is full the older half is forgotten.
+// A full context forgets its older half.
 void sample_tokens(Run* run, int* text, int n_tokens, int n_new, uint64_t seed, FILE* copy) {
     TextFilter filter = {{0}, 0, 0};
     int context = run->model.shape.context, cached = 0, first = 0;  // text[first .. first + cached) is in the cache
@@ -316,7 +316,7 @@ void core_open_data(Run* run) {
     d->begin = d->docs->end_of_text, d->stop = byte_tokenizer.stop;
 }
 
-// All memory that the run takes, as a table.
+// Takes all memory of the run as a table.
 static void take_memory(Run* run, const ModelNeeds* needs) {
     Err err;
     Model* m = &run->model;

@@ -3,11 +3,11 @@
 #include "run/core.h"
 
 typedef struct RunRanks {
-    // The pieces in run->batch get a plan, the same on all ranks, and their tokens. 0: some rank has none.
+    // Gives the pieces in run->batch a plan, the same on all ranks, and their tokens. 0: some rank has none.
     int (*plan_val)(Run* run);
     int (*end_val)(Run* run);                        // 0: the evaluation was broken off
     void (*read)(Run* run, const Sampler* sampler);  // tokens of the rows of run->batch
-    void (*fill_row)(Run* run, Row* row, int i);     // besides
+    void (*fill_row)(Run* run, Row* row, int i);     // adds what many ranks have to a row
     int (*next_pass)(Run* run, Pass* pass, int i, int train);
     double (*loss_sum)(Run* run);
     void (*decode)(Run* run, Row* row);       // fill_row and model_forward of generation

@@ -33,7 +33,7 @@ void run_sample(Run* run) { sample_print(run, "", run->config.tokens, (uint64_t)
 
 void run_diverged(Run* run) { die("step %" PRId64 ": the loss or the norm is not finite", run->step.number); }
 
-// Of the fp32 weights, tensor by tensor.
+// Prints the hash of all losses, and one of the fp32 weights, tensor by tensor.
 static void finish(Run* run) {
     const Model* m = &run->model;
     uint64_t weights = 0;

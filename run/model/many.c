@@ -1,12 +1,11 @@
-// many.c - the tables Model.many: what many ranks do instead of an op on one rank, or around it. See model.h. Also
-// another division of the model among them.
+// many.c - the tables Model.many (many_ranks.h), and another division of the model among its ranks.
 #include "run/model/many_ranks.h"
 #include "run/model/tensor_parallel.h"
 #include "run/model/work.h"
 
 // ---- attention over documents that ranks share
 
-// What the backward pass needs.
+// Returns the activations that the backward pass needs.
 static SavedAttention saved_attention(const Model* m, int l) {
     return (SavedAttention){model_act(m, QKV, l), model_act(m, ATT, l), model_act(m, ATT_HEADS, l),
                             (float*)model_act(m, LSE, l)};
@@ -43,8 +42,8 @@ static void use_layer(Model* m, int l, int direction) {
 
 // ---- the update
 
-// Of a run of elements that this rank owns. Where ranks have copies of key/value heads, those of an element have the
-// same place and are frozen alike, so that they stay equal.
+// Steps a run of elements that this rank owns. Copies of an element, which ranks with the same key/value head have, are
+// rounded by one place and frozen alike, so that they stay equal.
 static void step_run(Model* m, const Config* config, const OwnedRun* run, double lr, int64_t t) {
     const Segment* segment = &run->segment;
     const ParamTensor* tensor = &segment->tensor;
@@ -61,7 +60,7 @@ static void step_run(Model* m, const Config* config, const OwnedRun* run, double
     model_step_tensor(m, config, &a, tensor, lr, t);
 }
 
-// With m->next weights leave as they are updated.
+// Steps all runs. If m->next is set, weights leave as they are updated.
 static void step(Model* m, const Config* config, double lr, int64_t t) {
     Model* owner = model_owner(m);
     if (m->next) zero_begin_gather(m->next);
@@ -79,7 +78,7 @@ static void reduce(Model* m) {
     work_end(m);
     zero_reduce(m);
     zero_sum_of_squares(model_owner(m));
-    m->world->table->all_reduce(m->world, m->loss_sum, 2, DT_F64, m->s);  // grad_norm2 stands behind it
+    m->world->table->all_reduce(m->world, m->loss_sum, 2, DT_F64, m->s);  // grad_norm2 follows loss_sum in memory
 }
 
 // ---- another division, for good: what changes hands moves, once
@@ -92,7 +91,7 @@ static void* take(const Model* m, size_t bytes) {
     return p;
 }
 
-// What ranks own of a kind of state, into arrays of the other division.
+// Moves a kind of state from its owners into the arrays of the other division.
 static void carry(const Model* m, const Model* next, StateKind kind) {
     Arena arena = {0};
     Holdings from = owned_holdings(m, kind, &arena), to = owned_holdings(next, kind, &arena);
@@ -141,7 +140,8 @@ void model_divide_anew(Model* m, const TpSplit* split) {
     .units = work_units, .linear_forward = tp_linear_forward, .linear_backward = tp_linear_backward
 // clang-format on
 
-// Ranks that each compute whole linears; whose linears differ from what they own; that cut them.
+// Each table serves some ranks: those that compute whole linears, those that compute others than they own, those that
+// cut them.
 static const ManyRanks whole_linears = {AROUND_LAYERS_AND_STEPS};
 static const ManyRanks other_linears = {AROUND_LAYERS_AND_STEPS, LINEARS};
 static const ManyRanks cut_linears = {

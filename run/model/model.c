@@ -86,7 +86,7 @@ KernelLimits model_limits(const Shape* shape, DType dt, const Config* config, in
 ModelNeeds model_needs(const Kernels* k, const Shape* shape, DType dt, const LayerLayout* layers, const Config* config,
                        int training, int N) {
     size_t elems = shape_param_elems(shape), fp32 = training ? elems * sizeof(float) : 0;
-    // A chunk of logits: large enough to fill the device and to make adding to dwte cheap beside the matmul.
+    // A chunk of logits is large enough to fill the device and to make adding to dwte cheap beside the matmul.
     size_t rows = (size_t)k->full_matmul, logit_row = (size_t)shape->vocab_rows * dtype_bytes(dt);
     int chunk = training ? MIN(N, (int)MIN(rows, MAX((rows << 17) / logit_row, (size_t)64))) : 1;
     ModelNeeds needs = {.shape = *shape, .limits = model_limits(shape, dt, config, N), .libraries = k->libraries};
@@ -152,7 +152,7 @@ void model_place_activations(Model* m, const ModelNeeds* needs) {
 
 // ---- the update
 
-// The seed of stochastic rounding of one tensor in one step; 0 rounds to nearest.
+// Returns the seed of stochastic rounding of one tensor in one step; 0 rounds to nearest.
 static uint64_t rounding_seed(const Model* m, const Config* config, const ParamTensor* tensor, int64_t t) {
     int layer = tensor->layer + (param_is_per_layer(tensor->id) ? m->shape.first_layer : 0);
     if (!strcmp(config->rounding, "nearest")) return 0;
@@ -174,7 +174,7 @@ void model_step_tensor(const Model* m, const Config* config, AdamW* a, const Par
     m->k->adamw(a, m->dt, m->s);
 }
 
-// Of one rank, which owns all: arrays of gradients and moments have the places of the weights.
+// Steps all tensors on one rank, which owns all: arrays of gradients and moments have the places of the weights.
 static void step_all(const Model* m, const Config* config, double lr, int64_t t) {
     float *master = (float*)m->array[MODEL_MASTER], *first = (float*)m->array[MODEL_M],
           *second = (float*)m->array[MODEL_V];
@@ -190,7 +190,7 @@ static void step_all(const Model* m, const Config* config, double lr, int64_t t)
 }
 
 void model_update(Model* m, const Config* config, double lr, int64_t t) {
-    const double no_norm = INFINITY;  // of a step that was left
+    const double no_norm = INFINITY;  // the norm of a step that was left: not finite, so that no weight changes
     const float* grads = (const float*)m->array[MODEL_GRADS];
     timer_enter(m->timer, TIME_UPDATE, m->s);
     m->k->clear(m->grad_norm2, sizeof *m->grad_norm2, m->s);

@@ -1,7 +1,7 @@
 // model.h - the model as one rank holds it, and a row of documents on its device.
 //
-// Forward and backward are in train_gpt.cu, the update here. What many ranks do instead of an op or around it is a
-// table of functions, Model.many: NULL where all of that is left out.
+// Forward and backward are in train_gpt.cu, the update is here. Model.many is a table of what many ranks do instead of
+// an op or around it; it is NULL where nobody shares anything.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/memory.h"
@@ -13,11 +13,11 @@ typedef struct Model Model;
 
 // ---- a block as a table: two sublayers of one form, x += Row(core(Column(norm(x))))
 //
-// train_gpt.cu runs any sublayer forward and backward by its row here. It consists of units that need no other ones:
-// key/value heads with their query heads, or hidden units of the MLP. They are what ranks divide.
+// train_gpt.cu runs any sublayer forward and backward by its row here. A sublayer consists of units that need no other
+// ones: key/value heads with their query heads, or hidden units of the MLP. Ranks divide units.
 
 typedef enum SublayerId { ATTENTION, MLP, N_SUBLAYERS } SublayerId;
-// Of sublayer i: 2 i is Column, 2 i + 1 is Row.
+// Sublayer i has two linears: 2 i is Column, 2 i + 1 is Row.
 typedef enum LinearId { LINEAR_QKV, LINEAR_ATTPROJ, LINEAR_FC, LINEAR_FCPROJ, N_LINEARS } LinearId;
 
 static inline SublayerId sublayer_of(LinearId id) { return (SublayerId)(id / 2); }
@@ -25,7 +25,7 @@ static inline int is_column(LinearId id) { return id % 2 == 0; }
 static inline LinearId column_linear(SublayerId id) { return (LinearId)(2 * (int)id); }
 static inline LinearId row_linear(SublayerId id) { return (LinearId)(2 * (int)id + 1); }
 
-// A norm: what it reads of the residual stream, what it makes, and its statistics (mean: LayerNorms only).
+// A norm reads x of the residual stream and makes out and its statistics. RMSNorms have no mean.
 typedef struct NormRow {
     ParamId weight, bias;
     ActId x, out, mean, rstd;
@@ -33,16 +33,16 @@ typedef struct NormRow {
 
 typedef struct Sublayer {
     NormRow norm;
-    ParamId weight[2], bias[2];  // of Column and Row
+    ParamId weight[2], bias[2];  // weights and biases of Column and Row
     ActId column_out, core_out;
 } Sublayer;
 
 extern const Sublayer sublayers[N_SUBLAYERS];
 extern const NormRow final_norm;
 
-int own_units(const Shape* shape, SublayerId id);  // of a rank with this shape
+int own_units(const Shape* shape, SublayerId id);  // units of a rank with this shape
 
-// Weights, gradients and moments, each in memory of its own on the device; NULL where there is no use for it.
+// Weights, gradients and moments have memory of their own on the device. An array without a use is NULL.
 typedef enum ModelArray {
     MODEL_WEIGHTS,         // dt: all of them; with ZeRO stage 3 those that this rank owns
     MODEL_WEIGHTS_IN_USE,  // dt; many ranks: run/model/zero.h
@@ -58,15 +58,15 @@ typedef enum ModelArray {
 
 extern const char* const model_array_names[N_MODEL_ARRAYS];
 
-// Where the tensors of a bucket (plan/model/shape.h) lie while they are in use.
+// A ParamBlock is the place of a bucket's tensors (plan/model/shape.h) while they are in use.
 typedef struct ParamBlock {
-    size_t offset;  // of its first element in the parameters
+    size_t offset;  // place of its first element in the parameters
     char* weights;  // dt
     float* grads;   // fp32 sums; NULL without training
 } ParamBlock;
 
 struct Model {
-    Shape shape;  // of the part of the model that this rank holds: of all of it, alone
+    Shape shape;  // shape of the part that this rank holds: alone the whole model
     DType dt;
     const Kernels* k;
     Stream s;
@@ -77,83 +77,83 @@ struct Model {
     void* array[N_MODEL_ARRAYS];
     char* acts;
     ActPlace* act_places;       // (N_ACTS, L + 1)
-    size_t act_bytes;           // of all
+    size_t act_bytes;           // bytes of all
     ParamBlock* block;          // (L + 2) embeddings, layers, final norm and head
     const LayerLayout* layers;  // how each layer of the whole model runs
-    int slot;                   // of activations, at work now: 0 without a pipeline
+    int slot;                   // slot of activations at work now: 0 without a pipeline
     int classifier_N;           // rows of one chunk of the classifier
     int sampled_N;              // rows of one chunk of which tokens are drawn
     float* rope;                // (context, HS / 2, 2) of rotary positions; NULL where they are learned
-    Timer* timer;               // where the time of a step goes
+    Timer* timer;               // timer of the parts of a step
     int left;                   // rows of this step were left out: it may change no weight
-    // What many ranks add; 0 or NULL alone, but for whole, world, job and comm.
-    const struct ManyRanks* many;  // what they do: run/model/many_ranks.h
-    Shape whole;                   // of the whole model, as files know it; its shards are all ranks
+    // Many ranks add these. On one rank all are 0 or NULL, but for whole, world, job and comm.
+    const struct ManyRanks* many;  // their ops: run/model/many_ranks.h
+    Shape whole;                   // the whole model, as files know it; its shards are all ranks
     struct Comm* world;            // all ranks
-    struct Comm* job;              // those that run like pipelines: all ranks, with --strategies some
+    struct Comm* job;              // ranks that run like pipelines: all ranks, with --strategies some
     struct Comm* comm;             // the data ranks: those that hold the same part of the model
     struct Comm* tp;           // the tensor-parallel group of this rank; NULL: it is alone and holds the whole model
-    int stage, stages;         // of a pipeline (run/model/pipeline.c)
+    int stage, stages;         // this rank's stage of a pipeline, and their number (run/model/pipeline.c)
     struct ModelRanks* ranks;  // who holds what: run/model/model_ranks.h
-    Model* next;               // of the strategy that comes next: its weights leave as they are updated
-    double* barrier;           // (1) what ranks sum that only wait for each other
-    void* group_scratch;       // for attention over several ranks
+    Model* next;               // model of the next strategy: its weights leave as they are updated
+    double* barrier;           // (1) a number that ranks sum only to wait for each other
+    void* group_scratch;       // scratch of attention over several ranks
 };
 
-// A row on the device: N tokens that this rank holds of the documents of a pass. Generation: one document, of which
-// `cached` tokens lie in the KV cache and N new ones follow them.
+// A row on the device has N tokens that this rank holds of the documents of a pass. In generation it is one document,
+// of which `cached` tokens lie in the KV cache and N new ones follow them.
 typedef struct Row {
     int N;
     int *tokens, *positions, *targets;  // (N)
     int n_docs, *cu;                    // its documents, where no other rank shares them: cu_seqlens (n_docs + 1)
     uint64_t number;                    // see Attention.row
-    ActId qkv;                          // where queries, keys and values of its tokens lie; generation: KV
+    ActId qkv;                          // the place of its queries, keys and values; generation: KV
     int place, cached, *cu_keys;        // generation: where the document begins there; its tokens before these;
                                         // cu_seqlens of all (2)
-    // What many ranks add.
-    const struct RowAttention* shared;  // its documents, some of them on several ranks; NULL: they are those above
-    int n, first, own;  // of a tensor-parallel group: this rank has tokens first .. first + own, own <= n; alone N
-    int* vocab_rows;    // (N) of wte that this rank holds, -1 where it does not; unused when alone
-    // After the classifier of tokens n .. n + N: where labels do not count alike; NULL: they do.
+    // Many ranks add these.
+    const struct RowAttention* shared;  // its documents if several ranks share some; NULL: those above
+    int n, first, own;  // this rank of a tensor-parallel group has tokens first .. first + own, own <= n; alone N
+    int* vocab_rows;    // (N) tokens as rows of this rank's part of wte, -1 for others; unused alone
+    // Reweights losses and gradients of tokens n .. n + N after the classifier (DPO, GRPO). NULL: labels count alike.
     void (*weigh)(const Model* m, const struct Row* row, void* logits, int n, int N, int train);
     const struct Labels* labels;  // run/step/labels.h
 } Row;
 
-// The activation `id` of layer l, of the slot at work; NULL where the model has none.
+// Returns the activation `id` of layer l in the slot at work, or NULL if the model has none.
 void* model_act(const Model* m, ActId id, int l);
 
-// Weights and gradient sums of a tensor of the model; by its name in layer l: NULL where the model has none.
+// These return weights and gradient sums of a tensor. Those by its name and layer return NULL if the model has none.
 char* tensor_weights(const Model* m, const ParamTensor* tensor);
 float* tensor_grads(const Model* m, const ParamTensor* tensor);
 void* model_weights(const Model* m, ParamId id, int l);
 float* model_grads(const Model* m, ParamId id, int l);
 
-// How layer l runs.
+// Returns how layer l runs.
 static inline const LayerLayout* layer_row(const Model* m, int l) { return &m->layers[m->shape.first_layer + l]; }
 
 // logits (N,vocab_rows) = those of tokens n .. n + N of the last forward pass, of this rank's part of the vocabulary.
 void model_logits(const Model* m, void* logits, int n, int N);
 
-enum { ENDS = -1 };  // in place of a layer: the ends of the model, which belong to the whole group
+enum { ENDS = -1 };  // stands for a layer: the ends of the model, which belong to the whole group
 
 // ---- memory of one rank
 
-// What the memory of a rank follows from; nothing else.
+// The memory of a rank follows from these needs alone.
 typedef struct ModelNeeds {
-    Shape shape;  // with the most heads and hidden units that the rank may compute
+    Shape shape;  // shape with the most heads and hidden units that the rank may compute
     ActNeeds acts;
     KernelLimits limits;
     size_t arrays[N_MODEL_ARRAYS];  // bytes
     size_t libraries;
 } ModelNeeds;
 
-// Of one rank with rows of N tokens; limits.oversubscribed and most_scratch are left to fill in.
+// Returns the needs of one rank with rows of N tokens. limits.oversubscribed and most_scratch are left to fill in.
 ModelNeeds model_needs(const Kernels* k, const Shape* shape, DType dt, const LayerLayout* layers, const Config* config,
                        int training, int N);
 KernelLimits model_limits(const Shape* shape, DType dt, const Config* config, int N);
-int model_widest(const Shape* shape);  // input or output of a linear of a layer
+int model_widest(const Shape* shape);  // the widest input or output of a layer's linears
 void model_plan(MemoryPlan* plan, const Kernels* k, const ModelNeeds* needs);
-// Takes what is planned there; where parameters lie (ParamBlock), and activations of each layer, at m->acts.
+// model_carve takes the planned memory; the other two place parameters (ParamBlock) and each layer's activations there.
 void model_carve(Model* m, const MemoryPlan* plan);
 void model_place_params(Model* m);
 void model_place_activations(Model* m, const ModelNeeds* needs);
@@ -164,5 +164,5 @@ void model_place_activations(Model* m, const ModelNeeds* needs);
 // step. Loss and squared norm before clipping stay on the device. A norm that is not finite leaves the weights as they
 // were. Weights of many ranks are whole again after zero_gather; or here, with m->next, in its layout.
 void model_update(Model* m, const Config* config, double lr, int64_t t);
-// Elements of a tensor: `a` has their memory, n, place, and whether zeros freeze; the rest is filled in here.
+// Steps elements of a tensor. `a` has their memory, n, place and freeze; the rest is filled in here.
 void model_step_tensor(const Model* m, const Config* config, AdamW* a, const ParamTensor* tensor, double lr, int64_t t);

@@ -5,9 +5,7 @@
 
 #include "kernels/rank_ops.h"
 
-int mover_waves(const Mover* mover) {
-    return mover->is_plain ? shape_buckets(&mover->whole) : mover->transfers.waves;
-}
+int mover_waves(const Mover* mover) { return mover->is_plain ? shape_buckets(&mover->whole) : mover->transfers.waves; }
 
 static size_t slice_elems(const Slice* slice) { return (size_t)slice->rows * (size_t)slice->cols; }
 static int is_cast(const Mover* mover) { return mover->wire != mover->dt; }
@@ -15,7 +13,7 @@ static int is_tight(const Slice* slice) { return slice->rows == 1 || slice->cols
 
 // ---- scratch: what leaves and what comes of two waves, or of all, or copies of buckets; and two slices
 
-// Whether a slice travels from or to a packed copy.
+// Returns whether a slice travels from or to a packed copy.
 static int is_packed(const Mover* mover, const Slice* slice, int comes) {
     int sums = comes && mover->kind == RESHARD_SUM;
     return !mover->is_posted || sums || is_cast(mover) || !is_tight(slice);
@@ -41,7 +39,7 @@ static int count_slices(const Messages* messages) {
     return n;
 }
 
-// Of two waves places are the same by turns.
+// Places the scratch of waves. If it is short, even waves share one place and odd waves the other.
 static void place_waves(Mover* mover) {
     int waves = mover_waves(mover);
     size_t most = 0, elems = 0;
@@ -76,7 +74,7 @@ void mover_post(Mover* mover, DType wire, int two) {
     place_waves(mover);
 }
 
-// In elements of dt.
+// Returns scratch in elements of dt.
 static size_t waves_elems(const Mover* mover) {
     size_t elems = mover->scratch_at[mover_waves(mover)];
     return CEIL_DIV(elems * dtype_bytes(mover->wire), dtype_bytes(mover->dt));
@@ -102,7 +100,7 @@ static void copy_rows(const Moving* x, char* to, int ldo, const char* from, int 
     mover->k->ranks->gather_rows(to, from, NULL, slice->rows, slice->cols, ldo, ldx, mover->dt, mover->s);
 }
 
-// to += from, which is packed. Where rows have gaps between them, by way of a packed copy.
+// to += from, which is packed. Rows with gaps between them are added in a packed copy, because `add` knows no rows.
 static void add_rows(const Moving* x, char* to, const char* from, const Slice* slice) {
     int tight = is_tight(slice);
     char* sum = tight ? to : slice_buffer(x, 0);
@@ -115,14 +113,14 @@ static void pack(const Moving* x, char* packed, const Slice* slice) {
     copy_rows(x, packed, slice->cols, at(x, (char*)x->from, slice->at), slice->stride, slice);
 }
 
-// A packed slice to where it belongs.
+// Moves a packed slice to its place.
 static void put(const Moving* x, const char* packed, const Slice* slice) {
     char* to = at(x, x->to, slice->at);
     if (x->mover->kind == RESHARD_SUM) add_rows(x, to, packed, slice);
     else copy_rows(x, to, slice->stride, packed, slice->cols, slice);
 }
 
-// What this rank has and keeps, message by message to itself.
+// Moves what this rank has and keeps, which is a message to itself.
 static void put_own(const Moving* x, const Message* sent, const Message* received) {
     const Slice *from = x->mover->transfers.slices + sent->first, *to = x->mover->transfers.slices + received->first;
     for (int i = 0; i < sent->n; i++) {
@@ -132,7 +130,7 @@ static void put_own(const Moving* x, const Message* sent, const Message* receive
     }
 }
 
-// A slice as it travels: in a packed copy, or where it is.
+// Returns a slice as it travels: in a packed copy, or in its place.
 static void pack_sent(const Moving* x, char* packed, const Slice* slice) {
     const Mover* mover = x->mover;
     char* here = is_cast(mover) ? slice_buffer(x, 1) : packed;
@@ -149,8 +147,8 @@ static void put_received(const Moving* x, char* packed, const Slice* slice) {
 
 // ---- waves
 
-// The messages with others, a slice each where some stay where they are, else packed behind one another; what is sent
-// is packed. Returns how many.
+// Lists the messages with others and packs what is sent. Each slice is a message if some travel from their place, else
+// a peer's slices are one. Returns how many.
 static int list_messages(const Moving* x, Transfer* list, const Messages* messages, char* packed, int comes) {
     const Mover* mover = x->mover;
     int count = 0;
@@ -203,7 +201,7 @@ static void put_messages(const Moving* x, int w) {
         }
 }
 
-// Pieces of a bucket stand at offset / ranks where ranks own them, all of them at offset where they compute.
+// A bucket is whole at its offset in arrays to compute with. A rank's piece is at offset / ranks in owned arrays.
 typedef struct BucketHere {
     char *all, *own;
     size_t elems, piece;
@@ -219,7 +217,7 @@ static BucketHere bucket_here(const Moving* x, int w) {
                         bucket.elems / ranks};
 }
 
-// This rank's piece of the copy of a bucket that is cast.
+// Returns this rank's piece in the copy of a bucket that is cast.
 static char* copied_piece(const Moving* x, int w, const BucketHere* bucket) {
     return wire_at(x, buffer(x, w), (size_t)x->mover->world->rank * bucket->piece);
 }

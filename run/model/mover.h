@@ -15,20 +15,20 @@
 typedef struct Mover {
     ReshardKind kind;
     CommPurpose purpose;
-    DType dt, wire;  // of both arrays; of what travels
+    DType dt, wire;  // dt: type of both arrays; wire: type of what travels
     Comm* world;
     Shape whole;
     const Kernels* k;
     Stream s;
-    int is_plain;   // all ranks have the whole model: collectives
-    int is_posted;  // several waves may be under way, of what neither memory changes meanwhile
+    int is_plain;   // all ranks have the whole model, so that waves are collectives
+    int is_posted;  // several waves may be under way, and neither array changes meanwhile
     int by_turns;   // the scratch of two waves is that of all
     Transfers transfers;
     size_t* scratch_at;  // (waves + 1) where the scratch of each begins, elements of `wire`
-    int slices;          // most of a wave
+    int slices;          // most slices of a wave
 } Mover;
 
-// A move at work, wave after wave.
+// A Moving is a move at work, wave after wave.
 typedef struct Moving {
     const Mover* mover;
     char* to;
@@ -39,22 +39,22 @@ typedef struct Moving {
     int begun, over;     // waves
 } Moving;
 
-// Compiles a move of elements of dt between two layouts of m->whole over the ranks of `world`; NULL: of what pieces
-// own, and the whole model on every rank. In the arena; ends the program where there is no memory, or nobody has what
-// is wanted.
+// Compiles a move of elements of dt between two layouts of m->whole over the ranks of `world`. from and to NULL:
+// between owned pieces and the whole model on every rank. Lists lie in the arena. It ends the program if there is no
+// memory, or if nobody has what is wanted.
 Mover mover_open(const Model* m, Comm* world, ReshardKind kind, CommPurpose purpose, DType dt, const Holdings* from,
                  const Holdings* to, Arena* arena);
-// Behind that: all its waves may be under way, or the last two, and elements travel as `wire`.
+// mover_post follows mover_open: all waves may be under way, not the last two alone, and elements travel as `wire`.
 void mover_post(Mover* mover, DType wire, int two);
 int mover_waves(const Mover* mover);
-// Elements of dt of scratch: what is packed of two waves, or of all; and two slices on their way into a sum.
+// Returns scratch in elements of dt: what is packed of two waves, or of all, and two slices on their way into a sum.
 size_t mover_scratch(const Mover* mover);
-// From one array of this rank to another; with RESHARD_SUM `to` is added to. All ranks of `world` call it.
+// Moves from one array of this rank to another; RESHARD_SUM adds to `to`. All ranks of `world` call it.
 void mover_run(const Mover* mover, char* to, const char* from, char* scratch);
-// The same in parts: the first n waves have begun, what they send may not change any more; all have arrived. What
-// else uses `world` in between comes in the same order on all ranks, which advance alike. `from` is read when a wave
-// begins, `to` written when it has arrived, behind the beginning of the next: they may be others for another wave, but
-// not of what is posted. That is waited for wave by wave, too.
+// These are mover_run in parts. mover_advance begins the first n waves: what they send may not change any more.
+// mover_arrive waits for the first n waves of a posted move, mover_end for all. Ranks advance alike, and use `world`
+// between in the same order. A wave reads `from` when it begins and writes `to` once it has arrived, after the next has
+// begun; both may change from wave to wave, but not in a posted move.
 void mover_begin(Moving* x, const Mover* mover, char* to, const char* from, char* scratch);
 void mover_advance(Moving* x, int n);
 void mover_arrive(Moving* x, int n);

@@ -28,7 +28,7 @@ static void end(Model* m, Request* request) {
     *request = 0;
 }
 
-// The stream enters at the first layer's border and leaves behind the last one; its gradient comes where the stream
+// The stream enters at the first layer's border and leaves after the last layer. Its gradient comes to where the stream
 // left from, and leaves from the same place.
 void pipeline_begin(Model* m, const Task* task, const Row* row) {
     Pipe* pipe = &m->ranks->pipe;
@@ -36,7 +36,7 @@ void pipeline_begin(Model* m, const Task* task, const Row* row) {
     int peer = m->stage + (sends == !task->backward ? 1 : -1);
     void* data = task->backward ? model_act(m, D_RESIDUAL, 0) : model_act(m, RESIDUAL, sends ? m->shape.L : 0);
     Transfer message = {peer, data, row_bytes(m, row)};
-    if (!sends) end(m, &pipe->sending[0][slot]);  // what the gradient will overwrite
+    if (!sends) end(m, &pipe->sending[0][slot]);  // the gradient will overwrite what is sent
     Request* request = sends ? &pipe->sending[task->backward][slot] : &pipe->receiving[task->backward][slot];
     *request = pipe->comm->table->begin_send_receive(pipe->comm, &message, sends, &message, !sends, m->s);
 }

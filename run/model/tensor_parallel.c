@@ -65,7 +65,7 @@ static Comm* cut_of(const Model* m, int l) {
     return g ? g->cut : m->tp;
 }
 
-// Of the tokens of a row, those of `cut`, the first of which is at cut T n.
+// Counts the tokens of a row that `cut` has. Its first is token cut T n.
 static int tokens_of_cut(const Row* row, int T, int cut) {
     int first = MIN(row->N, cut * T * row->n);
     return MIN(T * row->n, row->N - first);
@@ -82,7 +82,7 @@ void* tp_own(const Model* m, void* x, const Row* row, int l) {
     return (char*)x + (size_t)layer_cut_rank(m, l) * share_elems(m, row) * dtype_bytes(m->dt);
 }
 
-// Own rows (n,C) gathered into full (T n, C), which is returned; in a group of one `own` itself.
+// Gathers own rows (n,C) into full (T n, C) and returns it; in a group of one it returns `own`.
 static void* gather(const Model* m, void* own, void* full, const Row* row, int l) {
     Comm* c = cut_of(m, l);
     if (!c) return own;
@@ -108,22 +108,22 @@ void tp_reduce_scatter(const Model* m, void* x, const Row* row, int l) {
 
 // ---- tokens to heads
 
-// What the ranks of a spread exchange: of each pair of them (tokens of the cut, heads of rank i). By heads it is
-// packed; by tokens it lies where it is used.
+// A Spread is what the ranks of a spread exchange, each pair (tokens of a cut, heads of rank i). Data by heads are
+// packed; data by tokens lie where they are used.
 typedef struct Exchange {
     const LayerGroup* group;
     int N, M, n;
-    int heads, kv_heads;  // of the weights
-    void* sum[2];         // (N, keys and values of a head): gradients of one that several ranks have
+    int heads, kv_heads;  // the heads of the weights
+    void* sum[2];         // (N, keys and values of a head): gradients of a head that several ranks have
     Transfer by_heads[MOST_TP], by_tokens[MOST_TP];
 } Exchange;
 
 static int turns_to_heads(const Model* m, SublayerId i, int l) { return i == ATTENTION && layer_group(m, l); }
 
-// Key/value heads of spread rank i.
+// Returns the key/value heads of spread rank i.
 static int kv_heads_of(const LayerGroup* g, int i) { return g->shares_kv ? 1 : g->kv_from[i + 1] - g->kv_from[i]; }
 
-// Channels of a token that spread rank i gets.
+// Returns the channels of a token that spread rank i gets.
 static int channels_of(const Model* m, const Exchange* x, int i) {
     const LayerGroup* g = x->group;
     return (g->heads_from[i + 1] - g->heads_from[i] + (x->M - 1) * kv_heads_of(g, i)) * m->shape.HS;
@@ -135,7 +135,7 @@ static Exchange plan_exchange(const Model* m, void* spread, int M, const Row* ro
     size_t elem = dtype_bytes(m->dt);
     Exchange x = {g, tp_tokens(m, row, l), M, g->spread->size, units.heads, units.kv_heads, {NULL, NULL}, {{0}}, {{0}}};
     const ActPlace* place = &m->act_places[EXCHANGED * (m->shape.L + 1) + l];
-    char *first = (char*)model_act(m, EXCHANGED, l), *packed = first + place->bytes / 2;  // the second place
+    char *first = (char*)model_act(m, EXCHANGED, l), *packed = first + place->bytes / 2;  // packed is the second place
     size_t own = (size_t)channels_of(m, &x, g->spread->rank) * elem;
     for (int i = 0; i < x.n; i++) {
         size_t bytes = (size_t)channels_of(m, &x, i) * (size_t)x.N * elem;
@@ -148,14 +148,14 @@ static Exchange plan_exchange(const Model* m, void* spread, int M, const Row* ro
     return x;
 }
 
-// n of a row's channels, N rows.
+// Copies n channels of each of N rows.
 static void copy_channels(const Model* m, void* out, int at, int ldo, const void* x, int from, int ldx, int n, int N) {
     size_t elem = dtype_bytes(m->dt);
     m->k->ranks->gather_rows((char*)out + (size_t)at * elem, (const char*)x + (size_t)from * elem, NULL, N, n, ldo, ldx,
                              m->dt, m->s);
 }
 
-// Where more ranks are in a group than key/value heads: a key/value head goes to all ranks that compute queries of it.
+// Sends each key/value head to all ranks that compute queries of it, as a group has more ranks than such heads.
 static void split_shared(const Model* m, const Exchange* e, const void* x) {
     const LayerGroup* g = e->group;
     int HS = m->shape.HS, width = (e->heads + (e->M - 1) * e->kv_heads) * HS;
@@ -168,7 +168,7 @@ static void split_shared(const Model* m, const Exchange* e, const void* x) {
     }
 }
 
-// And back: its gradient is the sum of those that come.
+// Brings gradients back: that of a key/value head is the sum of those that come.
 static void join_shared(const Model* m, const Exchange* e, void* out) {
     const LayerGroup* g = e->group;
     int HS = m->shape.HS, width = (e->heads + (e->M - 1) * e->kv_heads) * HS;
@@ -186,9 +186,9 @@ static void join_shared(const Model* m, const Exchange* e, void* out) {
     }
 }
 
-// Layers of tp T < R, attention: x (T n, heads of the weights) of the cut's tokens becomes out (N, own heads) of all
+// Attention of layers of tp T < R: x (T n, heads of the weights) of the cut's tokens becomes out (N, own heads) of all
 // tokens of the row, and back. M = 3: a token has its heads' queries, keys and values; M = 1: what attention makes of
-// them. What is by tokens may lie at EXCHANGED.
+// them. Data by tokens may lie at EXCHANGED.
 static void tokens_to_heads(const Model* m, void* out, const void* x, int M, const Row* row, int l) {
     Exchange e = plan_exchange(m, out, M, row, l);
     int queries = m->whole.NH / m->whole.NKV * m->shape.HS;
@@ -247,8 +247,8 @@ void tp_classify(const Model* m, const Row* row, void* logits, int n, int N, flo
 
 // ---- a gather in two parts
 
-// Part i of a rank's gather: the ranks from .. end. First the half of the group that it is in, whose rows lie behind
-// each other, so that a part is one matmul however many ranks there are.
+// Part i of a rank's gather is the ranks from .. end. The first part is the half of the group that the rank is in; its
+// rows follow each other, so that a part is one matmul however many ranks there are.
 static void ranks_of_part(const Comm* c, int i, int* from, int* end) {
     int half = c->size / 2, is_low = (c->rank < half) == (i == 0);
     *from = is_low ? 0 : half, *end = is_low ? half : c->size;
@@ -306,13 +306,13 @@ int tp_gather_next(const Model* m, TpGather* g, TpRows* rows) {
 
 // ---- linears
 
-// Row n of x (N, width); NULL stays NULL.
+// Returns row n of x (N, width); NULL stays NULL.
 static void* at_row(const Model* m, const void* x, int n, int width) {
     return x ? (char*)x + (size_t)n * (size_t)width * dtype_bytes(m->dt) : NULL;
 }
 
-// Rows of a matmul do not depend on each other: those of one rank after another, as they come. Where weights are cut
-// among fewer ranks than the group has, QKV is made by tokens and attention wants heads.
+// Rows of a matmul do not depend on each other, so each rank's are multiplied as they come. If fewer ranks than the
+// group has cut the weights, QKV is made by tokens and attention wants heads.
 void tp_linear_forward(const Model* m, const Row* row, LinearId id, int l, void* out, void* gelu, void* x) {
     int turns = turns_to_heads(m, sublayer_of(id), l);
     void* by_tokens = model_act(m, is_column(id) ? EXCHANGED : ATT_TOKENS, l);
@@ -378,7 +378,7 @@ void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* par
 
 // ---- generation
 
-// Rows of the vocabulary that the rank with most has: parts travel as large as that.
+// Returns the most rows of the vocabulary that a rank has: parts travel as large as that.
 static int largest_part(const Model* m) {
     const int* border = m->ranks->split.vocab_row;
     int most = 0;
@@ -390,7 +390,7 @@ size_t tp_logits_room(const Model* m) {
     return m->tp ? (size_t)tp_size(m) * (size_t)largest_part(m) + (size_t)m->shape.Vp : 0;
 }
 
-// The parts of all ranks one behind another, then their rows side by side.
+// Gathers the parts of all ranks one after another, then places their rows side by side.
 void* tp_logits(const Model* m, int n, int N) {
     char* parts = (char*)model_act(m, LOGITS, 0);
     if (!m->tp) return model_logits(m, parts, n, N), parts;

@@ -13,39 +13,41 @@
 #pragma once
 #include "run/model/model_ranks.h"
 
-// Of the layout: makes groups and units; tp and comm, or their sizes, split and shape are there.
+// Makes groups and units of the layout. It needs tp and comm, or their sizes, split and shape.
 void layers_plan(Model* m);
-void layers_join(Model* m);  // and their Comms; collective
-// The ranks of a cut with this split, of which this one has number t, that share its key/value head; NULL where it has
-// its own. Collective.
+void layers_join(Model* m);  // makes their Comms; collective
+// Returns the ranks of a cut with this split that share the key/value head of this rank, number t of the cut; NULL if
+// it has its own. Collective.
 Comm* layers_join_sharers(const Model* m, const TpSplit* split, int t);
 
-// ---- of ManyRanks (run/model/many_ranks.h)
+// ---- entries of ManyRanks (run/model/many_ranks.h)
 
-// Tokens of a row that the ranks of a cut have between them: T n, the last cuts fewer; those of the next three, too.
+// Counts the tokens of a row that the ranks of a cut have between them: T n, the last cuts fewer. The next three see
+// them.
 int tp_tokens(const Model* m, const Row* row, int l);
-// x (T n, C): own rows; own rows to all; sums over ranks to the owners of rows, others are not to be read then.
+// x is (T n, C). tp_own finds own rows, tp_all_gather sends them to all, tp_reduce_scatter sums rows over ranks for
+// their owners; others' rows are not to be read after it.
 void* tp_own(const Model* m, void* x, const Row* row, int l);
 void tp_all_gather(const Model* m, void* x, const Row* row, int l);
 void tp_reduce_scatter(const Model* m, void* x, const Row* row, int l);
 
-// The linears of run/model/work.h, with what moves among the ranks that cut layer l beside the matmuls; N: tokens of
-// these ranks. Column: x (N, width) has own rows only, and all others come. Row: of out (N,OC) own rows become sums
-// over ranks. Backward: of Row dout (own,OC) is gathered, of Column own rows of dx (N, width) become sums.
+// These are the linears of run/model/work.h with the exchanges among the ranks that cut layer l; N counts their tokens.
+// Forward, Column has own rows of x (N, width) and gets all others; Row makes own rows of out (N,OC) sums over ranks.
+// Backward, Row gathers dout (own,OC); Column makes own rows of dx (N, width) sums.
 void tp_linear_forward(const Model* m, const Row* row, LinearId id, int l, void* out, void* gelu, void* x);
 void tp_linear_backward(const Model* m, const Row* row, LinearId id, int l, void* dx, void* dout, void* x,
                         const void* pre);
 
-// The ends of the model, where ranks hold parts of wte and of the classifier. Each rank looks up the tokens that it has
-// and finds zeros for others; the sum over ranks is complete. Of logits each tells the others three numbers a token.
+// At the ends of the model ranks hold parts of wte and of the classifier. Each rank looks up the tokens that it has and
+// finds zeros for others; the sum over ranks is complete. It tells the others three numbers a token about its logits.
 void tp_embed(const Model* m, const Row* row);
 void tp_embed_backward(const Model* m, const Row* row);
 void tp_classify(const Model* m, const Row* row, void* logits, int n, int N, float scale, int train);
 
-// tp_all_gather in the order in which a linear can use it. With Comm.overlap it comes in two parts, first the rows of
-// the half of the group that this rank is in, then the others' while those are multiplied: more parts would hide more,
-// but a matmul of an eighth of the rows leaves most of a GPU's processors idle. Otherwise, in a group of one, and where
-// a part would have a single row, all rows are one part. The rows are those of the cut.
+// A TpGather is tp_all_gather of the cut's rows in the order in which a linear can use them. Comm.overlap divides it
+// into two parts: first the rows of the half of the group that this rank is in, then the others' while those are
+// multiplied. More parts would hide more, but a matmul of an eighth of the rows leaves most of a GPU's processors idle.
+// Otherwise, in a group of one, and where a part would have a single row, all rows are one part.
 //   TpGather g = tp_gather_begin(m, own, full, row, l);
 //   for (TpRows r; tp_gather_next(m, &g, &r);) ...   // rows r.first .. r.first + r.n of the row stand at r.x
 // Own rows (n,C) may lie in full (R n, C); neither is to be written before the loop is over.
@@ -67,14 +69,14 @@ int tp_gather_next(const Model* m, TpGather* g, TpRows* rows);  // 0: that was a
 
 // ---- files know whole tensors
 
-// part = this rank's of whole, both (elems, host, fp32) of a tensor of this stage; may be the same memory.
+// part = this rank's elements of whole, both (elems, host, fp32) of a tensor of this stage; they may be one memory.
 void tp_take(const Model* m, const ParamTensor* tensor, float* part, const float* whole);
-// whole (elems, host, fp32) = the parts of all ranks, of which `part` is this one's; others: scratch for the largest
-// part of any rank. Collective in the group. In a group of one whole and part may be the same.
+// whole (elems, host, fp32) = the parts of all ranks; `part` is this rank's. `others` is scratch for the largest part
+// of any rank. Collective in the group. In a group of one whole and part may be the same.
 void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* part, float* others);
 
 // ---- generation
 
 size_t tp_logits_room(const Model* m);  // ActNeeds.gathered
-// model_logits of the whole vocabulary: (N,Vp) on the device, N at most sampled_N. Collective in the group.
+// Returns model_logits of the whole vocabulary, (N,Vp) on the device, N at most sampled_N. Collective in the group.
 void* tp_logits(const Model* m, int n, int N);

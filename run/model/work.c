@@ -1,24 +1,24 @@
-// work.c - this rank's work of a step as lists and views, and the copies that it needs: see work.h. Where a rank
-// computes exactly the units of a sublayer that it owns, they are used in place; elsewhere there are compact copies,
-// first of the units that stay, then of those that are taken, in the order of moves. One list of columns serves a
-// linear's three matmuls (Wang et al. 2024): each costs 2 OC K FLOPs a token, K the columns that are left.
+// work.c - this rank's work of a step as lists and views, and the copies that it needs: see work.h. If a rank computes
+// exactly the units of a sublayer that it owns, they are used in place. Otherwise there are compact copies, first of
+// the units that stay, then of those that are taken, in the order of moves. One list of columns serves a linear's three
+// matmuls (Wang et al. 2024): each costs 2 OC K FLOPs a token, K being the columns that are left.
 #include "run/model/work.h"
 
 #include <stdlib.h>
 
-// The columns of a linear's input that are computed; lists on the device.
+// A Cut is the computed columns of a linear's input; lists are on the device.
 typedef struct Cut {
     int n;
-    const int* kept;   // (n) which, ascending; NULL: the first ones
-    const int* place;  // (all that this rank owns) the inverse of kept: where a column stands in it, or -1
+    const int* kept;   // (n) computed columns, ascending; NULL: the first ones
+    const int* place;  // (all that this rank owns) the inverse of kept, -1 for a column not in it
 } Cut;
 
-// What this rank computes of a sublayer in a layer: `stay` units of its own, then `taken` ones in the order of moves,
-// beside which nothing is left out. Columns of Row are unit_columns for each unit.
+// A SublayerWork is what this rank computes of a sublayer in a layer: `stay` units of its own, then `taken` ones in the
+// order of moves, beside which nothing is left out. Columns of Row are unit_columns for each unit.
 typedef struct SublayerWork {
     int differs;  // 0: what it owns, in place
     int stay, taken;
-    Cut in, out;  // of Column; of Row those of `stay`
+    Cut in, out;  // columns of Column, and of Row for `stay` units
 } SublayerWork;
 
 typedef enum WorkPart {
@@ -30,7 +30,7 @@ typedef enum WorkPart {
 } WorkPart;
 
 struct Work {
-    Shape shape;  // of what this rank owns
+    Shape shape;  // shape of what this rank owns
     int L, C;
     int span[N_SUBLAYERS], own[N_SUBLAYERS], most[N_SUBLAYERS];  // channels of a unit; units: owned, ever computed
     DType dt;
@@ -38,10 +38,10 @@ struct Work {
     size_t bytes[N_WORK_PARTS];
     int *lists, *lists_end;  // host copy of PART_LISTS, and how far it reaches
     WorkPlan plan;
-    Mover mover[2];  // weights and gradients of the plan's moves; in the arena
+    Mover mover[2];  // movers of the plan's weights and gradients; in the arena
     Arena arena;
-    int in_step;           // between work_begin and work_end
-    int differs, cut;      // in any layer: work is not what is owned; something is left out
+    int in_step;           // 1 between work_begin and work_end
+    int differs, cut;      // differs: some layer's work is not what is owned; cut: something is left out
     SublayerWork* layers;  // (L, N_SUBLAYERS)
 };
 
@@ -51,7 +51,7 @@ static const SublayerWork* work_of(const Work* work, int l, SublayerId id) {
 
 // ---- units as rows and columns
 
-// A rank with n units of everything.
+// Returns the shape of a rank with n units of everything.
 static Shape shape_of_units(const Shape* shape, int n) {
     Shape s = *shape;
     s.heads = n * shape_queries(shape);
@@ -69,7 +69,7 @@ int unit_columns(const Shape* shape, SublayerId id) {
     return shape_runs(&s, param_table[sublayers[id].weight[1]].cols).size[0];
 }
 
-// Three tensors of a sublayer have parts of a unit: rows of each run of Column, of its bias, columns of Row.
+// Three tensors of a sublayer have parts of a unit: Column and its bias have rows in each run, Row has columns.
 typedef enum UnitPart { ROWS, BIAS, COLUMNS, N_UNIT_PARTS } UnitPart;
 
 static ParamId tensor_of(SublayerId id, int part) {
@@ -88,17 +88,17 @@ size_t unit_elems(const Shape* shape, SublayerId id) {
 
 // ---- slabs: units of a sublayer in memory
 
-// `total` units, seen from unit `first` on, which begins at column `column` of Row.
+// A Slab has `total` units, seen from unit `first` on, which begins at column `column` of Row.
 typedef struct Slab {
     char* part[N_UNIT_PARTS];  // bias: NULL where there is none
     int total, first, column;
-    int width, stride;  // elements from row to row of Column, of Row
+    int width, stride;  // elements from one row to the next of Column, of Row
     size_t elem;        // bytes
 } Slab;
 
 enum { ALIGN_ELEMS = 64 };
 
-// Elements of `part` of so many units in a compact copy, and of all.
+// These return the elements of so many units in a compact copy: of one part, and of all parts.
 static size_t compact_elems(const Work* work, SublayerId id, int part, int units) {
     return ROUND_UP(part_elems(&work->shape, id, part, units), (size_t)ALIGN_ELEMS);
 }
@@ -134,13 +134,14 @@ static Slab owned(const Model* m, int gradients, int l, SublayerId id) {
     return slab;
 }
 
-// Rows of a matrix, `stride` elements apart.
+// A Strip is rows of a matrix, `stride` elements apart.
 typedef struct Strip {
     char* at;
     int rows, cols, stride;
 } Strip;
 
-// Of n units from the first one of a slab: a run of rows, or of the bias, each; or all columns. Returns how many.
+// Lists n units from a slab's first: a strip for each run of rows or of the bias, or one of all columns; returns how
+// many.
 static int list_strips(Strip strips[MOST_RUNS], const Work* work, SublayerId id, int part, const Slab* slab, int n) {
     Runs unit = unit_rows(&work->shape, id, 1);
     char* at = slab->part[part];
@@ -197,15 +198,15 @@ SliceCount work_moved(const WorkPlan* plan, int rank, int taken) {
 
 static int units_of(SliceCount n, SublayerId id) { return id == ATTENTION ? n.heads : n.hidden; }
 
-// What those of layer l leave, or come to, of this rank; of weights or of gradients. Owned ones may be in use by turns.
+// Returns the array of weights or gradients that moves of layer l leave, or come to. Owned ones may be there by turns.
 static char* array_of(const Model* m, int l, int taken, int gradients) {
     if (taken) return m->ranks->work->part[gradients ? PART_GRADS : PART_WEIGHTS];
     return gradients ? (char*)m->block[1 + l].grads : m->block[1 + l].weights;
 }
 
-// A part of the units of a move, as boxes of the tensor of the whole model: what a rank would have of it that owned
-// these alone. Where they lie in memory only their rank has to know: as owned; or compact, behind what stays and
-// `before` others. Returns how many.
+// Lists a part of the units of a move as boxes of the whole model's tensor: what a rank would have of it that owned
+// these alone. Only their rank has to know their place in memory: as owned, or compact, after what stays and `before`
+// others. Returns how many.
 static int list_move(Holding* list, const Model* m, const Move* move, SublayerId id, int part, int l, int taken,
                      int gradients, int before) {
     const Work* work = m->ranks->work;
@@ -256,7 +257,7 @@ static Holdings list_moves(const Model* m, int taken, int gradients, Arena* aren
     return h;
 }
 
-// Of a new plan, whose layers are set: weights go from owners to takers, gradients back.
+// Opens the movers of a new plan, whose layers are set: weights go from owners to takers, gradients back.
 static void open_movers(Model* m) {
     Work* work = m->ranks->work;
     arena_reset(&work->arena, (ArenaMark){0});
@@ -282,7 +283,7 @@ static int wave_of(const Model* m, int l) { return m->shape.first_layer + l + 1;
 
 // ---- around a step
 
-// Layer by layer: with ZeRO stage 3 weights are there by turns. What leaves is packed when its wave begins.
+// Copies are filled layer by layer, as ZeRO stage 3 has weights by turns. What leaves is packed when its wave begins.
 void work_begin(Model* m) {
     Work* work = m->ranks->work;
     Moving x;
@@ -302,16 +303,16 @@ void work_begin(Model* m) {
     m->k->clear(work->part[PART_GRADS], work->bytes[PART_GRADS], m->s);
 }
 
-// exchange_own fills also the gradients of slices that others compute; what these send back overwrites it.
+// exchange_own also fills the gradients of slices that others compute; what these send back overwrites them.
 static void bring_back(Model* m, int l) {
     const Work* work = m->ranks->work;
     for (int i = 0; i < N_SUBLAYERS && work->differs; i++)
         if (work_of(work, l, (SublayerId)i)->differs) exchange_own(m, (SublayerId)i, l, 1);
 }
 
-// With ZeRO stages 2 and 3 gradients of a layer are sums over rounds where they are owned already: what was computed
-// apart from them is reduced once more, by all ranks of a group in which some rank has such gradients. A wave arrives
-// when the one behind it has begun.
+// ZeRO stages 2 and 3 have a layer's gradients as sums over rounds already, at their owners. So what was computed apart
+// from them is reduced once more, by all ranks of a group in which some rank has such gradients. A wave arrives when
+// the next one has begun.
 void work_end(Model* m) {
     Work* work = m->ranks->work;
     Moving x;
@@ -428,7 +429,7 @@ int work_freezes(const Model* m) { return m->ranks->work && m->ranks->work->cut;
 
 // ---- views
 
-// What differs from what this rank owns; NULL: nothing does, or no step is at work, as in evaluation and sampling.
+// Returns the work that differs from what this rank owns; NULL: nothing does, or no step is at work, as in evaluation.
 static const SublayerWork* changed(const Model* m, SublayerId id, int l) {
     const Work* work = m->ranks->work;
     return work && work->differs && work->in_step && work_of(work, l, id)->differs ? work_of(work, l, id) : NULL;
@@ -464,7 +465,7 @@ Linear work_linear(const Model* m, LinearId id, int l) {
 
 // ---- the four linears
 
-// The linear, and where nothing is left of its input, one column of zeros instead: a bias remains.
+// Returns the linear. If nothing is left of its input, that is one column of zeros, because a bias remains.
 static Linear linear_of(const Model* m, LinearId id, int l) {
     Linear w = work_linear(m, id, l);
     if (w.K > 0) return w;
@@ -474,7 +475,7 @@ static Linear linear_of(const Model* m, LinearId id, int l) {
     return w;
 }
 
-// The columns of x (N, width) that the linear uses.
+// Returns the columns of x (N, width) that the linear uses.
 static const void* kept_columns(const Model* m, const Linear* w, const void* x, void* scratch, int N) {
     if (w->width == 0) return x ? m->ranks->zeros : NULL;
     if (!w->kept || !x) return x;
@@ -482,7 +483,7 @@ static const void* kept_columns(const Model* m, const Linear* w, const void* x, 
     return scratch;
 }
 
-// The matmuls alone are what resizing shrinks: columns are gathered and scattered in the time of everything else.
+// TIME_LINEAR is the matmuls alone, which resizing shrinks: gathering and scattering columns counts as other time.
 void work_forward(const Model* m, LinearId id, int l, void* out, void* gelu, const void* x, int N) {
     Linear w = linear_of(m, id, l);
     if (w.OC == 0) return;

@@ -1,7 +1,7 @@
 // zero.c - gathers weights, reduces gradients: see zero.h.
 //
-// Bytes that a rank sends in a step, P parameters, N ranks: gradients 4 P (N-1)/N (2 in bf16), weights 2 P (N-1)/N in
-// bf16. Stage 2 sends the gradients of layers once a round, stage 3 also their weights, twice.
+// A rank sends these bytes in a step of P parameters on N ranks: gradients 4 P (N-1)/N (2 in bf16), weights 2 P (N-1)/N
+// in bf16. Stage 2 sends the gradients of layers once a round, stage 3 also their weights, twice.
 #include "run/model/zero.h"
 
 #include <stdlib.h>
@@ -28,20 +28,20 @@ int zero_most(const Model* m) {
     return most;
 }
 
-// MODEL_WEIGHTS and MODEL_GRADS hold buckets whole, from this stage on this rank's pieces alone: then a bucket is whole
-// in the array behind (_IN_USE), layers by turns in one of two places, the ends of the model behind these. ZERO_IN_USE:
-// all that stands in the array behind, what is kept first.
+// MODEL_WEIGHTS and MODEL_GRADS hold buckets whole; from this stage on they hold this rank's pieces alone. Then a
+// bucket is whole in the array that follows (_IN_USE): layers by turns in one of two places, the ends of the model
+// after these. ZERO_IN_USE has all of that in the array that follows, kept buckets first.
 static int least_stage(const Model* m, ModelArray array) {
     return m->ranks->zero.holds == ZERO_OWNED ? 0 : array == MODEL_GRADS ? 2 : 3;
 }
 
-// Elements that lie before a bucket in both arrays; of a layer in use also which of the two places it has.
+// A BucketPlace counts the elements before a bucket in both arrays; `turn` is the place of a layer in use.
 typedef struct BucketPlace {
     size_t kept, used;
     int turn;
 } BucketPlace;
 
-// Elements of the largest layer, and of its piece, of those that are in use by turns.
+// Returns the elements of the largest layer, and of the largest piece, among layers that are in use by turns.
 static Bucket largest_layer(const Model* m, ModelArray array) {
     Bucket most = {0};
     for (int b = 1; b < last_bucket(m); b++) {
@@ -52,7 +52,7 @@ static Bucket largest_layer(const Model* m, ModelArray array) {
     return most;
 }
 
-// Behind the last one: elements of both arrays.
+// Returns the place of bucket b; after the last bucket that is the size of both arrays.
 static BucketPlace bucket_place(const Model* m, ModelArray array, int b) {
     size_t layer = largest_layer(m, array).elems;
     BucketPlace place = {0, 2 * layer, 0};
@@ -71,13 +71,13 @@ static BucketPlace sizes_of(const Model* m, ModelArray array) {
     return bucket_place(m, array, shape_buckets(&m->shape));
 }
 
-// Where what is in use begins.
+// Returns the beginning of what is in use.
 static char* in_use(const Model* m, ModelArray array, size_t elem) {
     size_t before = m->ranks->zero.holds == ZERO_IN_USE ? sizes_of(m, array).kept : 0;
     return (char*)m->array[array + 1] + before * elem;
 }
 
-// Of gradients in use: windows, and behind them two pieces that have been reduced.
+// Returns the elements of gradients in use: windows, and after them two pieces that have been reduced.
 static size_t grads_in_use(const Model* m) {
     return sizes_of(m, MODEL_GRADS).used + 2 * largest_layer(m, MODEL_GRADS).piece;
 }
@@ -117,7 +117,7 @@ void zero_sizes(const Model* m, int training, size_t bytes[N_MODEL_ARRAYS]) {
     bytes[MODEL_M] = bytes[MODEL_V] = owned * fp32;
 }
 
-// Where bucket b is whole, and this rank's piece of it; of elements of so many bytes. Returns its turn.
+// Finds the place of bucket b, whole and this rank's piece, for elements of so many bytes. Returns its turn.
 static int place_bucket(const Model* m, ModelArray array, int b, size_t elem, char** whole, char** owned) {
     ZeroHolds holds = m->ranks->zero.holds;
     const ZeroBucket* x = &m->ranks->zero.bucket[b];
@@ -147,7 +147,7 @@ static void open_bucket(const Model* m, int b) {
                      (size_t)x->place * largest_layer(m, MODEL_GRADS).piece;
 }
 
-// No layer is in its place of the window any more.
+// Forgets which layers are in the places of the window.
 static void empty_window(Model* m) { m->ranks->zero.layer_in[0] = m->ranks->zero.layer_in[1] = -1; }
 
 void zero_open(Model* m) {
@@ -196,11 +196,11 @@ char* zero_owned(const Model* m, StateKind kind, const Segment* segment) {
 }
 
 typedef struct OwnedBox {
-    int tensor;  // of the whole model
+    int tensor;  // number in the whole model
     Holding held;
 } OwnedBox;
 
-// This rank's: list has room, or is NULL. Returns how many.
+// Lists the boxes that this rank owns if list is not NULL, and returns how many.
 static int list_owned(OwnedBox* list, const Model* m, StateKind kind) {
     size_t elem = kind == STATE_WEIGHTS ? dtype_bytes(m->dt) : sizeof(float);
     int n = 0;
@@ -244,14 +244,15 @@ Holdings owned_holdings(const Model* m, StateKind kind, Arena* arena) {
 
 // ---- weights
 
-// Of the whole model, that of a bucket of this stage; its last layer's where the last one is another stage's.
+// Returns the whole model's number of a bucket of this stage. The last is its last layer's if another stage has the
+// head.
 static int whole_bucket(const Model* m, int b) {
     int is_end = b == last_bucket(m);
     if (b == 0) return 0;
     return is_end && m->shape.no_head ? m->shape.first_layer + m->shape.L : b + m->shape.first_layer;
 }
 
-// Weights of bucket b have come from their owners.
+// Waits until weights of bucket b have come from their owners.
 static void await_move(Model* m, int b) {
     for (int hop = 0; hop < N_MOVE_HOPS; hop++)
         if (m->ranks->coming[hop].mover) mover_arrive(&m->ranks->coming[hop], whole_bucket(m, b) + 1);
@@ -273,7 +274,7 @@ static void end_gather(Model* m, int b) {
     x->arriving = 0;
 }
 
-// Stage 3: layer l is in its place of the window, or on its way there.
+// Sets layer l of stage 3 on its way to its place of the window, unless it is there.
 static void want_layer(Model* m, int l) {
     Zero* z = &m->ranks->zero;
     const ZeroBucket* x = &z->bucket[1 + l];
@@ -306,7 +307,7 @@ size_t zero_moving_bytes(const Model* m) {
     return MAX(scratch_bytes(m->ranks->gather, N_MOVE_HOPS), scratch_bytes(m->ranks->reduce, N_MOVE_HOPS));
 }
 
-// Inside a node a move is between arrays of one kind.
+// Begins both hops of a move. Inside a node it is between arrays of one kind.
 static void begin_move(Model* m, const Mover mover[N_MOVE_HOPS], Moving at_work[N_MOVE_HOPS]) {
     int sums = mover[MOVE_OWNERS].kind == RESHARD_SUM;
     char *used = (char*)m->array[sums ? MODEL_GRADS_IN_USE : MODEL_WEIGHTS_IN_USE],
@@ -329,7 +330,7 @@ void zero_begin_gather(Model* m) {
     begin_move(m, m->ranks->gather, m->ranks->coming);
 }
 
-// Leaders of a node pass on what has come.
+// Begins waves up to n; leaders of a node pass on what has come.
 void zero_advance_gather(Model* m, int n) {
     Comm* c = m->world;
     Moving *inside = &m->ranks->coming[MOVE_INSIDE], *owners = &m->ranks->coming[MOVE_OWNERS];
@@ -361,16 +362,16 @@ void zero_settle(Model* m) {
 
 // ---- gradients
 
-// Of a tensor that is cut, the elements before those of key/value heads that other ranks have too: all usually.
+// Returns the elements of a cut tensor before those of key/value heads that other ranks have too: usually all.
 static size_t unshared_elems(const Model* m, const ParamTensor* t) {
     if ((t->id != QKVW && t->id != QKVB) || !layer_kv(m, t->layer)) return t->elems;
     int queries = shape_units(&m->shape, t->layer).heads * m->shape.HS;
     return (size_t)queries * (t->rows > 1 ? (size_t)t->cols : 1);
 }
 
-// Gradients of what all ranks of the group have whole, in bucket b: sums over the group. Each rank has those of its own
-// tokens, and biases of the projections are rank 0's alone. Tensors that stand one after another are summed at once,
-// with the gaps between them, which are 0.
+// Sums over the group the gradients of a bucket's tensors that all its ranks have whole. Each rank has gradients of its
+// own tokens, and biases of the projections are rank 0's alone. Tensors that follow each other are summed at once, with
+// the gaps between them, which are 0.
 static void sum_replicated(const Model* m, const ZeroBucket* x) {
     int l = (int)(x - m->ranks->zero.bucket) - 1;
     const LayerGroup* g = layer_group(m, l);
@@ -400,16 +401,16 @@ static void sum_replicated(const Model* m, const ZeroBucket* x) {
     if (kv) kv->purpose = COMM_TENSOR;
 }
 
-// The bf16 copy of an even or an odd bucket; NULL where gradients travel as fp32.
+// Returns the bf16 copy of an even or an odd bucket; NULL: gradients travel as fp32.
 static char* bf16_copy(const Model* m, int b) {
     char* copies = (char*)m->array[MODEL_GRADS_BF16];
     return copies ? copies + (size_t)(b & 1) * largest_bucket(m) * sizeof(bf16) : NULL;
 }
 
-// Where the sums of the owned piece come back to.
+// Returns the place to which the sums of the owned piece come back.
 static float* destination(const ZeroBucket* x) { return x->reduced ? x->reduced : x->owned_grads; }
 
-// A bf16 copy is widened here, the layers of stages 2 and 3 are added to those of earlier rounds.
+// Waits for a reduction. It widens a bf16 copy, and adds layers of stages 2 and 3 to those of earlier rounds.
 static void end_reduce(Model* m, int b) {
     ZeroBucket* x = &m->ranks->zero.bucket[b];
     char* copy = bf16_copy(m, b);
@@ -422,22 +423,22 @@ static void end_reduce(Model* m, int b) {
     x->is_leaving = 0;
 }
 
-// Nothing travels any more of what shares b's place in a window, or its bf16 copy.
+// Waits until no bucket travels that shares b's place in a window, or its bf16 copy.
 static void empty_place(Model* m, int b) {
     const ZeroBucket* x = m->ranks->zero.bucket;
     for (int other = 0; other <= last_bucket(m); other++)
         if ((other - b) % 2 == 0 || (x[other].reduced && x[other].place == x[b].place)) end_reduce(m, other);
 }
 
-// Where the first and the last stage of a pipeline have wte: its gradients become the sum of both.
+// Makes the gradients of wte the sum of both, if the first and the last stage of a pipeline have it.
 static void sum_tied(Model* m) {
     Comm* c = m->ranks->pipe.ends;
     ParamTensor wte = shape_param(&m->shape, WTE, 0);
     if (c) c->table->all_reduce(c, tensor_grads(m, &wte), wte.elems, DT_F32, m->s);
 }
 
-// Begins to sum a bucket over all ranks, whose gradients are complete. What goes on to owners is summed over the group
-// and both ends of the pipeline there.
+// Begins to sum over all ranks a bucket whose gradients are complete. If they go on to owners, the sum over the group
+// and both ends of the pipeline is taken there.
 static void begin_reduce(Model* m, int b) {
     ZeroBucket* x = &m->ranks->zero.bucket[b];
     Comm* c = x->comm;
@@ -465,8 +466,8 @@ void zero_open_grads(Model* m, int l) {
     m->k->clear(m->block[1 + l].grads, x->elems * sizeof(float), m->s);
 }
 
-// Gradients of bucket b and of those behind it are complete, and leave for their owners. What a leader sums of its node
-// leaves when the next bucket is complete.
+// Lets gradients of bucket b and of those after it leave for their owners: they are complete. What a leader sums of its
+// node leaves when the next bucket is complete.
 static void leave(Model* m, int b) {
     Moving *inside = &m->ranks->leaving[MOVE_INSIDE], *owners = &m->ranks->leaving[MOVE_OWNERS];
     int complete = m->whole.L + 2 - whole_bucket(m, b);
@@ -485,7 +486,7 @@ void zero_end_rows(Model* m) {
 void zero_close_grads(Model* m, int l) {
     int leaves = m->ranks->owner && m->ranks->zero.in_last_row, b = 1 + l;
     if (m->ranks->zero.bucket[b].reduced || (m->ranks->zero.in_last_row && !leaves)) begin_reduce(m, b);
-    // What like pipelines divide is summed among them first, under the next layer.
+    // Like pipelines first sum among them what they divide, under the next layer.
     int sums = m->ranks->zero.stage > 1;
     if (leaves && b + sums <= last_bucket(m)) end_reduce(m, b + sums), leave(m, b + sums);
     for (int b = 1; l < 0 && b < last_bucket(m); b++)
@@ -500,7 +501,7 @@ int zero_can_reduce_inside(const Model* m) {
 
 void zero_last_row(Model* m) { m->ranks->zero.in_last_row = 1; }
 
-// What was not reduced in a round, nor inside the last row.
+// Reduces what no round and no last row has reduced.
 void zero_reduce(Model* m) {
     if (m->ranks->owner) {
         leave(m, 0);
@@ -514,7 +515,8 @@ void zero_reduce(Model* m) {
     m->ranks->zero.in_last_row = 0;
 }
 
-// Of what several ranks of a tensor-parallel group, or the two ends of a pipeline have, the first one's count alone.
+// If several ranks of a tensor-parallel group, or both ends of a pipeline, have an element, only the first one's
+// counts.
 static void sum_of_own_squares(Model* m) {
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
         Segment segment = zero_segment(m, i);
@@ -533,7 +535,7 @@ void zero_sum_of_squares(Model* m) {
     const ZeroBucket* x = m->ranks->zero.bucket;
     size_t owned = owned_elems(m);
     if (m->tp || m->ranks->pipe.ends) sum_of_own_squares(m);
-    else if (sizes_of(m, MODEL_GRADS).kept == owned)  // all that is owned lies together
+    else if (sizes_of(m, MODEL_GRADS).kept == owned)  // all owned gradients lie together
         m->k->sum_of_squares(m->grad_norm2, x->owned_grads, owned, m->s);
     else
         for (int b = 0; b <= last_bucket(m); b++)
@@ -543,7 +545,7 @@ void zero_sum_of_squares(Model* m) {
 void zero_clear_grads(Model* m) {
     const Zero* z = &m->ranks->zero;
     size_t kept = sizes_of(m, MODEL_GRADS).kept;
-    if (z->holds == ZERO_IN_USE) {  // windows, too: another strategy keeps sums there
+    if (z->holds == ZERO_IN_USE) {  // clears windows, too: another strategy keeps sums there
         m->k->clear(m->array[MODEL_GRADS_IN_USE], (kept + grads_in_use(m)) * sizeof(float), m->s);
         zero_clear_grads(m->ranks->owner);
         return;
@@ -561,7 +563,7 @@ void zero_fetch_weights(Model* m, const ParamTensor* tensor, float* value) {
     if (m->dt == DT_BF16) bf16_widen_in_place(value, tensor->elems);
 }
 
-// Piece by piece from those who own them.
+// Fetches gradients piece by piece from those who own them.
 void zero_fetch_grads(Model* m, const ParamTensor* tensor, float* value) {
     char err[ERR_BYTES];
     Comm* c = bucket_of(m, tensor)->comm;

@@ -103,7 +103,7 @@ void prompt_put(FILE* out, const Prompt* p, const Tokenizer* tokenizer, Made* ma
     fprintf(out, "%" PRId64 " {", p->number);
     for (int i = 0; i < root->n; i++, name = json_next(&p->json, name + 1)) {
         const JsonValue* value = name + 1;
-        int quotes = value->type == JSON_STRING;  // which its text is without
+        int quotes = value->type == JSON_STRING;  // the text of a string lacks its quotes
         if (json_is(name, "answers")) continue;
         fprintf(out, "\"%.*s\": ", (int)name->length, name->text);
         fwrite(value->text - quotes, 1, value->length + 2 * (size_t)quotes, out);

@@ -2,8 +2,8 @@
 //
 // A prompt goes through the model once, but for its last token, with which each answer begins. Answers to several
 // prompts are at work side by side, a token of each in a row, with the keys and values of their prompts and of
-// themselves in the KV cache. Where one ends the next takes its place at once: of the same prompt, or of the next one.
-// Data ranks do this each for its own prompts, and meet every few tokens to hand finished lines to rank 0.
+// themselves in the KV cache. If one ends, the next takes its place at once: of the same prompt, or of the next one.
+// Each data rank does this for its own prompts, and all meet every few tokens to hand finished lines to rank 0.
 #define _GNU_SOURCE
 #include "run/rl/rollouts.h"
 
@@ -21,12 +21,12 @@ typedef struct Extent {
     int first, n;
 } Extent;
 
-typedef struct Room {  // of the cache: of prompts, or of what answers have so far
+typedef struct Room {  // rows of the cache: for prompts, or for what answers have so far
     int rows, n;
     Extent* taken;  // (n) in rising order
 } Room;
 
-// What ranks tell each other where they meet.
+// A Meeting is what ranks tell each other when they meet.
 typedef struct Meeting {
     int works, signal;
 } Meeting;
@@ -36,7 +36,7 @@ typedef struct Rollouts {
     int turns, turn;  // prompt j is of the data rank j mod turns, this one is `turn`
     Lines lines;
     int64_t n;      // prompts of all ranks that were read
-    Prompt* next;   // whose answers have not all started; NULL: a line is to be read
+    Prompt* next;   // prompt whose answers have not all started; NULL: a line is to be read
     int lines_end;  // there is no further line
     int n_live, most_live;
     Prompt** prompts;            // (most_live) of the answers at work,
@@ -47,11 +47,11 @@ typedef struct Rollouts {
     Prompt** fresh;              // (most_live + 1) prompts that have a place, and wait to go through the model,
     int n_fresh;                 //
     int *lengths, *packed;       // (most_live + 1) and (Batch.max_tokens) of a row of them
-    Room prompt_room, own_room;  // behind the first one is room for new tokens
+    Room prompt_room, own_room;  // room for new tokens follows the first one
     FILE* out;                   // lines of this rank that rank 0 has not: "NUMBER LINE"
     char* out_text;              //
     size_t out_bytes;            //
-    Made made, sum;              // of this rank since ranks met last; of all, on rank 0
+    Made made, sum;              // made: by this rank since ranks met last; sum: by all, on rank 0
     char** all;                  // (prompts) lines, on rank 0
     int64_t n_all;               // prompts of all files
     double told, started;
@@ -76,13 +76,13 @@ Prompts rollouts_look(const Run* run) {
     return all;
 }
 
-// With ZeRO stage 3 all ranks need each layer at once: they all draw all answers.
+// All ranks of ZeRO stage 3 need each layer at once, so they all draw all answers.
 int rollouts_turns(const Run* run) {
     const Model* m = &run->model;
     return run_most(run, m->world, m->ranks->zero.stage) < 3 ? m->comm->size : 1;
 }
 
-// Each has its tokens and a new one. As many prompts as have these answers, and one that is on its way out.
+// The cache holds each answer's tokens and a new one, the prompts of these answers, and a prompt on its way out.
 void rollouts_size(Cluster* cluster, const Prompts* prompts, const Config* config) {
     cluster->prompts = prompts->n;
     int64_t n = cluster->answers, most = INT_MAX / 2, sharing = MIN(CEIL_DIV(n, config->answers) + 1, prompts->n);
@@ -109,7 +109,7 @@ static void give_rows(Room* room, int first) {
 
 // ---- answers come and go
 
-// 0, or -1: there is no room for it. It waits for run_prompts.
+// Finds a place for a prompt, which then waits for run_prompts. 0, or -1: there is no room.
 static int place_prompt(Rollouts* r, Prompt* p) {
     if (p->place >= 0) return 0;
     if ((p->place = take_rows(&r->prompt_room, p->n - 1)) < 0) return -1;
@@ -117,10 +117,9 @@ static int place_prompt(Rollouts* r, Prompt* p) {
     return 0;
 }
 
-// Of the prompts that wait all tokens but the last go through the model. Those whose places follow each other are a
-// row, as many as fit.
+// Runs all tokens but the last of waiting prompts. Prompts whose places follow each other are a row, as many as fit.
 static void run_prompts(Rollouts* r) {
-    int capacity = r->run->model.shape.context;  // which every prompt fits in
+    int capacity = r->run->model.shape.context;  // every prompt fits in it
     for (int i = 0; i < r->n_fresh;) {
         int place = r->fresh[i]->place, N = 0, n = 0;
         for (; i < r->n_fresh && r->fresh[i]->place == place + N && N + r->fresh[i]->n - 1 <= capacity; i++) {
@@ -133,7 +132,7 @@ static void run_prompts(Rollouts* r) {
     r->n_fresh = 0;
 }
 
-// The next prompt of this rank; NULL: there is none.
+// Returns the next prompt of this rank; NULL: there is none.
 static Prompt* next_prompt(Rollouts* r) {
     while (!r->lines_end) {
         if (r->n == r->n_all || !lines_next(&r->lines)) r->lines_end = 1;
@@ -146,7 +145,8 @@ static Prompt* next_prompt(Rollouts* r) {
     return NULL;
 }
 
-// As many as there is room for. Those of one prompt stand side by side, since only the last one's have not all started.
+// Starts as many answers as there is room for. Those of one prompt stand side by side, since only the last prompt has
+// some that have not started.
 static void start_answers(Rollouts* r) {
     while (r->n_live < r->most_live) {
         Prompt* p = r->next = r->next ? r->next : next_prompt(r);
@@ -164,7 +164,7 @@ static void start_answers(Rollouts* r) {
     }
 }
 
-// A token of each.
+// Draws a token of each answer.
 static void draw_tokens(Rollouts* r) {
     Run* run = r->run;
     int n = r->side.n = r->n_live;
@@ -186,7 +186,7 @@ static void draw_tokens(Rollouts* r) {
     }
 }
 
-// Those that have ended, or have no room, make room for others.
+// Lets answers that have ended, or have no room, make room for others.
 static void end_answers(Rollouts* r) {
     int left = 0, all = r->run->config.answers;
     for (int k = 0; k < r->n_live; k++) {
@@ -219,7 +219,7 @@ static void tell(Rollouts* r) {
                 (double)r->sum.tokens / (now - r->started));
 }
 
-// Rank 0 keeps the lines, "NUMBER LINE", that a rank has finished.
+// Keeps on rank 0 the lines, "NUMBER LINE", that a rank has finished.
 static void keep_lines(Rollouts* r, const char* text, const Made* made) {
     for (const char *at = text, *end; at < text + made->bytes; at = end + 1) {
         char* line = NULL;
@@ -237,7 +237,7 @@ static void open_out(Rollouts* r) {
     if (!r->out) die("--rollouts: no memory for lines");
 }
 
-// Finished lines of all data ranks go to rank 0.
+// Sends finished lines of all data ranks to rank 0.
 static void hand_over(Rollouts* r) {
     Comm* c = r->run->model.comm;
     if (r->turns == 1 && !r->made.prompts) return;
@@ -247,7 +247,7 @@ static void hand_over(Rollouts* r) {
     size_t most = 0;
     for (int i = 0; i < r->turns; i++) most = MAX(most, all[i].bytes);
     if (most == 0) {
-        free(all);  // of several ranks, none of which has finished a line
+        free(all);  // no rank has finished a line
         return;
     }
     if (fclose(r->out)) die("--rollouts: no memory for lines");
@@ -262,7 +262,7 @@ static void hand_over(Rollouts* r) {
     open_out(r);
 }
 
-// 0: all answers are there, or a signal has ended the drawing on some rank.
+// Returns 0 if all answers are there, or a signal has ended the drawing on some rank.
 static int meet(Rollouts* r) {
     Run* run = r->run;
     Comm* c = run->model.world;
@@ -308,7 +308,7 @@ static void put_rest(Rollouts* r, Prompt* p) {
     prompt_free(p, r->run->config.answers);
 }
 
-// A signal has cut off the answers at work: they are left out, and so are prompts without any other.
+// Leaves out the answers at work that a signal has cut off, and prompts without any other.
 static void put_what_is_finished(Rollouts* r) {
     int is_live = r->n_live && r->prompts[r->n_live - 1] == r->next;
     for (int k = 0; k < r->n_live; k++)

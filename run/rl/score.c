@@ -9,7 +9,7 @@
 #include "run/step/labels.h"
 #include "run/step/step.h"
 
-// -log p of the batch's labels, each where the label itself stands in the corpus.
+// Keeps -log p of the batch's labels, each at the place of the label itself in the corpus.
 static void take_kept(const Run* run, float* all) {
     const Batch* b = &run->batch;
     const Docs* docs = run->data.val->docs;
