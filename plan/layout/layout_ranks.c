@@ -68,23 +68,3 @@ int layout_node_size(int ranks, int tp, int stages, int (*node_of)(const void* c
     }
     return size ? size : MAX(of_stage / tp, 1);
 }
-
-double layout_stage_pace(const Machine* machine, int ranks, const Layout* layout, int s) {
-    int run = ranks / layout->stages, R = layout->tp;
-    double sum = 0;
-    if (machine->n_kinds == 0) return 1;
-    for (int at = s * run; at < (s + 1) * run; at += R) sum += machine_speed(machine, at, R);
-    return sum / (run / R);
-}
-
-double layout_speeds(double* speeds, const Machine* machine, int ranks, const Layout* layout, const Shape* whole) {
-    double of_stage[MOST_STAGES], sum = 0;
-    int R = layout->tp, run = ranks / layout->stages, groups = run / R;
-    for (int g = 0; g < groups; g++) {
-        for (int s = 0; s < layout->stages; s++) of_stage[s] = machine_speed(machine, s * run + g * R, R);
-        double pace = layout_pace(layout, whole, of_stage, 1);
-        if (speeds) speeds[g] = pace;
-        sum += pace;
-    }
-    return sum / groups;
-}

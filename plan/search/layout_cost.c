@@ -248,12 +248,21 @@ static int kinds_of(int* kind, int* first, const LayerLayout* rows, int n) {
     return kinds;
 }
 
+// Returns the mean pace of a stage's groups, each at its slowest rank's: 1 on machines whose ranks are alike.
+static double stage_pace(const Machine* machine, int ranks, const Layout* layout, int s) {
+    int run = ranks / layout->stages, R = layout->tp;
+    double sum = 0;
+    if (machine->n_kinds == 0) return 1;
+    for (int at = s * run; at < (s + 1) * run; at += R) sum += machine_speed(machine, at, R);
+    return sum / (run / R);
+}
+
 // Makes stage s of a layout, with n layers by these rows in place of its own. 0, or -1 without memory.
 static int make_stage(PlayedStage* x, const LayoutCosts* c, const Layout* layout, int s, const LayerLayout* rows, int n,
                       const Works* works) {
     static int first[MOST_LAYERS];
     int* kind = TAKE(c->arena, int, n);
-    double speed = layout_stage_pace(&c->machine, c->ranks, layout, s);
+    double speed = stage_pace(&c->machine, c->ranks, layout, s);
     if (!kind) return -1;
     *x = (PlayedStage){.layers = n, .is_first = s == 0, .is_last = s == layout->stages - 1, .rows = rows, .kind = kind};
     x->kinds = kinds_of(kind, first, rows, n);

@@ -30,6 +30,20 @@ static int node_of(const void* costs, int rank) {
     return (c->first_rank + rank) / c->links.node_size;
 }
 
+// Fills in the data ranks' paces (layout_pace), as Setting.speeds, and returns their mean; speeds NULL: only that.
+static double layout_speeds(double* speeds, const Machine* machine, int ranks, const Layout* layout,
+                            const Shape* whole) {
+    double of_stage[MOST_STAGES], sum = 0;
+    int R = layout->tp, run = ranks / layout->stages, groups = run / R;
+    for (int g = 0; g < groups; g++) {
+        for (int s = 0; s < layout->stages; s++) of_stage[s] = machine_speed(machine, s * run + g * R, R);
+        double pace = layout_pace(layout, whole, of_stage, 1);
+        if (speeds) speeds[g] = pace;
+        sum += pace;
+    }
+    return sum / groups;
+}
+
 void layout_setting(Setting* s, GroupCost* groups, double* speeds, const LayoutCosts* c, const Layout* layout, int N) {
     const Shape* whole = c->whole;
     int R = layout->tp, P = layout->stages, node = c->links.node_size, zero = 1;
