@@ -4,7 +4,11 @@
 
 enum { DOCS_HEAD_BYTES = 4096 };  // bytes of a document that its hash covers, beside its length
 
-typedef struct DocsFile DocsFile;
+typedef struct DocsFile {
+    File file;
+    const struct DocsFormat* format;
+    int64_t first_doc;  // its first document
+} DocsFile;
 
 // The reader of the documents of a file.
 typedef struct DocsFormat {
@@ -13,12 +17,6 @@ typedef struct DocsFormat {
     int (*read)(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, Err err);
     int (*learnt)(const Docs* docs, int64_t doc, int64_t first, int n, int* targets);  // docs_learnt; NULL: all are
 } DocsFormat;
-
-struct DocsFile {
-    File file;
-    const DocsFormat* format;
-    int64_t first_doc;  // its first document
-};
 
 // Hooks by which docs_files.c replaces the plain-text reader: docs_add_path, docs_index_text, and the function that
 // adds bytes [begin, end) of a text file as a document (in memory: text, or NULL). 0, or -1 with a message.

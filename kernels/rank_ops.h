@@ -5,6 +5,18 @@
 #include "kernels/kernels.h"
 #include "kernels/token_loss.h"
 
+// A row of documents on a group of ranks (kernels/comm/group_attention.h says who holds what), as plain arrays of all.
+typedef struct GroupRow {
+    int ring_size, ulysses_size, n_docs, n_chunks, NH, NKV, HS;
+    const int *cu, *chunk_border;    // (n_docs + 1) cu_seqlens; (n_docs, n_chunks + 1) borders in the document
+    const int *owner, *head_border;  // (n_chunks) ring ranks; (ulysses_size + 1) from 0 to NKV
+    double scale;
+} GroupRow;
+
+// The specification of what rings and heads compute forward: causal attention within each document, merged of the parts
+// that each rank sees, in the order in which they come. out (N,NH,HS) =, lse (NH,N) =; q (N,NH,HS), k and v (N,NKV,HS).
+void ring_attention(double* out, double* lse, const double* q, const double* k, const double* v, const GroupRow* g);
+
 typedef struct RankOps {
     // Merges two parts of an attention over disjoint keys. With M = max(lse, part_lse), a = exp(lse - M),
     // b = exp(part_lse - M):  out = (a out + b part) / (a + b),  lse = M + log(a + b). If both are -infinity nothing

@@ -1,7 +1,8 @@
-// test_group_attention.c - attention of a group of ranks against the plain kernel on whole documents, which every rank
-// computes for itself. mpirun -n 1, 2, 3, 5 and 8 start it.
+// test_group_attention.c - attention of a group of ranks against its specification, ring_attention, and against the
+// plain kernel on whole documents, which every rank computes for itself. mpirun -n 1, 2, 3, 5 and 8 start it.
 //
-// Without a ring the group calls the plain kernel on the same rows, so that bits must be the same. Tolerances of a
+// Without a ring the group calls the plain kernel on the same rows, so that bits must be the same. In a ring the plain
+// kernel gives the gradients, the specification out; that is attention on one rank in double. Tolerances of a
 // ring: rounding errors, e = 2^-24 of a term, have either sign, so that a sum of k terms is off by about sqrt(k) e of
 // what its terms can be; six times that is allowed. A probability is off by its score, HS products that A = scale
 // |q_i| |k_j| bounds, and by the sum over n keys in m = 2 ring_size parts that divides it, 4 roundings for each merge:
@@ -15,6 +16,7 @@
 // probabilities rounded to bf16 are off by 2^-9 of themselves, either way: 2^-8 more in r.
 #include "kernels/table/open.h"
 #include "kernels/comm/group_attention.h"
+#include "kernels/rank_ops.h"
 #include "plan/value/plan.h"
 #include "test/late_comm.h"
 #include "test/ranks.h"
@@ -266,6 +268,40 @@ static void plain_attention(Whole* w, const Case* c) {
     release_buffers();
 }
 
+// ---- the specification
+
+// A matrix (tokens, its heads, HS) of x as doubles.
+static double* doubles_of(const void* x, const Whole* w, const Case* c, Matrix matrix) {
+    Columns columns = columns_of(c, matrix);
+    double* all = (double*)malloc((size_t)w->tokens * columns.n * sizeof *all + 1);
+    for (size_t t = 0; t < (size_t)w->tokens; t++)
+        for (size_t j = 0; j < columns.n; j++)
+            all[t * columns.n + j] = get(x, t * columns.row + columns.first + j, c->dt);
+    return all;
+}
+
+typedef struct Specified {
+    double *q, *k, *v, *out, *lse;
+} Specified;
+
+static Specified specified_attention(const Whole* w, Case* c, const MicroBatch* mb) {
+    Plan plan = plan_of(c);
+    Arena arena = {0};
+    Placement p = micro_batch_placement(&plan, mb, c->lengths, c->NKV, &arena);
+    Specified s = {.q = doubles_of(w->qkv, w, c, QUERIES), .k = doubles_of(w->qkv, w, c, KEYS)};
+    s.v = doubles_of(w->qkv, w, c, VALUES);
+    GroupRow g = {.ulysses_size = mb->ulysses_size, .ring_size = mb->cp_size / mb->ulysses_size, .n_docs = w->n_docs};
+    g.NH = c->NH, g.NKV = c->NKV, g.HS = c->HS, g.scale = (float)(1 / sqrt(c->HS)), g.cu = w->cu;
+    g.n_chunks = p.n_chunks, g.chunk_border = p.chunk_border, g.owner = p.owner, g.head_border = p.head_border;
+    s.out = (double*)malloc((size_t)w->tokens * columns_of(c, OUTPUTS).n * sizeof *s.out + 1);
+    s.lse = (double*)malloc((size_t)w->tokens * (size_t)c->NH * sizeof *s.lse + 1);
+    ring_attention(s.out, s.lse, s.q, s.k, s.v, &g);
+    arena_free(&arena);
+    return s;
+}
+
+static void free_specified(Specified* s) { free(s->q), free(s->k), free(s->v), free(s->out), free(s->lse); }
+
 // ---- the same by the group
 
 typedef struct Held {  // what this rank has and got of a micro-batch
@@ -478,18 +514,18 @@ static Tolerance tolerance(const Whole* w, const Case* c, int ring_size) {
     return (Tolerance){r * V, {dS * scale * K, dS * scale * Q * columns, r * G * columns}};
 }
 
-// A matrix in row f of what was found, and in row x of what is expected.
-static void compare_row(const void* found, size_t f, const void* expected, size_t x, const Case* c, Matrix matrix,
-                        double most) {
+// A matrix in row f of what was found, and in row x of what is expected, elements of dt.
+static void compare_row(const void* found, size_t f, const void* expected, size_t x, DType dt, const Case* c,
+                        Matrix matrix, double most) {
     double rounding = c->dt == DT_BF16 ? 1.0 / 128 : 4 * E;
     Columns columns = columns_of(c, matrix);
     for (size_t j = columns.first; j < columns.first + columns.n; j++) {
-        double right = get(expected, x * columns.row + j, c->dt);
+        double right = dtype_load(expected, x * columns.row + j, dt);
         CHECK_CLOSE(get(found, f * columns.row + j, c->dt), right, most + rounding * fabs(right));
     }
 }
 
-static void compare(const Held* h, const Case* c, const MicroBatch* mb, const Whole* w) {
+static void compare(const Held* h, Case* c, const MicroBatch* mb, const Whole* w) {
     size_t own = 0, n = (size_t)h->share.n;
     if (h->share.ring_size == 1) {
         void *out = own_rows(h, w, mb, w->out, out_bytes(c)), *dqkv = own_rows(h, w, mb, w->dqkv, qkv_bytes(c));
@@ -499,13 +535,16 @@ static void compare(const Held* h, const Case* c, const MicroBatch* mb, const Wh
         return;
     }
     Tolerance most = tolerance(w, c, h->share.ring_size);
+    Specified right = specified_attention(w, c, mb);
     for (int i = 0; i < h->share.n_spans; i++) {
         size_t row = (size_t)(w->cu[h->spans[i].doc - mb->first_doc] + h->spans[i].first);
         for (int t = 0; t < h->spans[i].length; t++, row++, own++) {
-            compare_row(h->out, own, w->out, row, c, OUTPUTS, most.out);
-            for (Matrix m = QUERIES; m <= VALUES; m++) compare_row(h->dqkv, own, w->dqkv, row, c, m, most.dqkv[m]);
+            compare_row(h->out, own, right.out, row, DT_F64, c, OUTPUTS, most.out);
+            for (Matrix m = QUERIES; m <= VALUES; m++)
+                compare_row(h->dqkv, own, w->dqkv, row, c->dt, c, m, most.dqkv[m]);
         }
     }
+    free_specified(&right);
     CHECK(own == n);
 }
 
@@ -563,6 +602,29 @@ static void run_case(Case* c) {
 }
 
 // ---- claims
+
+// Groups of any size, which no ranks run: the specification against one rank's, both in double, but for an fp32 lse.
+CLAIM(the_specification_is_attention_on_one_rank) {
+    for (uint64_t seed = 900; seed < 900 + (uint64_t)few(24, 3); seed++) {
+        Case c = new_case(seed);
+        Whole w;
+        c.spread = seed % 4 == 3 ? 80 : 0, c.dt = DT_F32;
+        add_micro_batch(&c, 0, between(&c, 1, c.NKV), between(&c, 1, 6));
+        if (seed % 2) place_anywhere(&c);
+        fill_whole(&w, &c, c.micro_batches);
+        Specified s = specified_attention(&w, &c, c.micro_batches);
+        size_t n = (size_t)w.tokens * columns_of(&c, OUTPUTS).n, n_lse = (size_t)w.tokens * (size_t)c.NH;
+        double* out = (double*)malloc(n * sizeof *out);
+        float* lse = (float*)malloc(n_lse * sizeof *lse);
+        Attention a = {.q = s.q, .k = s.k, .v = s.v, .cu_q = w.cu, .cu_k = w.cu, .n_docs = w.n_docs, .causal = 1};
+        a.Nq = a.Nk = w.tokens, a.NH = c.NH, a.NKV = c.NKV, a.HS = c.HS, a.scale = (float)(1 / sqrt(c.HS));
+        a.ldq = a.ldo = c.NH * c.HS, a.ldkv = c.NKV * c.HS;
+        cpu_reference.attention_forward(out, lse, &a, DT_F64, NULL);
+        for (size_t i = 0; i < n; i++) CHECK_CLOSE(s.out[i], out[i], 1e-12 * (1 + c.spread));
+        for (size_t i = 0; i < n_lse; i++) CHECK_CLOSE(s.lse[i], lse[i], 2 * E * fabs(s.lse[i]) + 2 * E);
+        free(out), free(lse), free_specified(&s), free_whole(&w);
+    }
+}
 
 CLAIM(every_shape_of_group_gives_what_whole_documents_give) {
     uint64_t seed = 1;

@@ -212,15 +212,8 @@ static Call open_call(Pass* x, const GroupAttention* ga) {
 // Ring rank a keeps its queries and lets the blocks of keys and values of all ring ranks come by: at step t it has the
 // block of ring rank x = a - t, and passes it on while it computes with it.
 //
-// Forward, naively; `merge` is RankOps.attention_merge, which is exact in any order of parts:
-//
-//   out = 0, lse = -infinity
-//   for (t = 0; t < ring_size; t++) {
-//       (part, part_lse) = attention(queries, keys of block x, values of block x)     x = a - t
-//       M = max(lse, part_lse), p = exp(lse - M), r = exp(part_lse - M)
-//       out = (p out + r part) / (p + r), lse = M + log(p + r)                        merge
-//       send the block to ring rank a + 1, receive the next one from ring rank a - 1
-//   }
+// Forward, ring_attention of kernels/cpu/reference_ranks.c is the specification. Here RankOps.attention_merge merges
+// the part of a block, while the block travels on to ring rank a + 1.
 //
 // Backward, probabilities are exp(S - lse) with the merged lse, so each pair of chunks simply adds its share: dq stays
 // here, dk and dv follow their keys in fp32, one step late, and are home after ring_size steps.

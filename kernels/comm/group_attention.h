@@ -9,8 +9,7 @@
 //     (Jacobs et al. 2023, "DeepSpeed Ulysses"). What is shared are units: a key/value head with its query heads.
 //   ring_size > 1: every document is cut into chunks, each of which its owner holds. Keys and values travel around the
 //     ring of one b; partial outputs and their log-sum-exp stay fp32 and are merged (Liu et al. 2023, "Ring
-//     Attention").
-//     The tokens of ring rank a are those of its chunks in ascending order, each of all documents one after another.
+//     Attention"). Ring rank a has the tokens of its chunks in ascending order, each of all documents in order.
 //   Both: Ulysses inside, rings outside. Neither: one call of the ordinary kernel.
 //
 // The first exchange of each shared group is posted, in the order of `groups`, then groups on this rank alone are
