@@ -30,18 +30,18 @@ extern "C" {
 // ---- norms
 
 // Norm n of layer l stores x = a + b, then out = norm(x). If b is NULL, x = a is in place already.
-static void norm_forward(const Model* m, const Row* row, const NormRow* n, int l, const void* a, const void* b) {
-    m->k->norm_forward(b ? ACT(n->x) : NULL, own_rows(m, ACT(n->out), row, l), STAT(n->mean), STAT(n->rstd), a, b,
+static void norm_forward(const Model* m, const Row* row, const NormEntry* n, int l, const void* a, const void* b) {
+    m->k->norm_forward(b ? ACT(n->x) : NULL, own_tokens(m, ACT(n->out), row, l), STAT(n->mean), STAT(n->rstd), a, b,
                        W(n->weight), W(n->bias), (float)m->shape.eps, row->own, m->shape.C, m->dt, m->s);
 }
 
 // Adds to D_RESIDUAL the gradient by x; D_NORM has the gradient by the norm's output.
-static void norm_backward(const Model* m, const Row* row, const NormRow* n, int l) {
-    m->k->norm_backward(ACT(D_RESIDUAL), DW(n->weight), DW(n->bias), own_rows(m, ACT(D_NORM), row, l), ACT(n->x),
+static void norm_backward(const Model* m, const Row* row, const NormEntry* n, int l) {
+    m->k->norm_backward(ACT(D_RESIDUAL), DW(n->weight), DW(n->bias), own_tokens(m, ACT(D_NORM), row, l), ACT(n->x),
                         W(n->weight), STAT(n->mean), STAT(n->rstd), row->own, m->shape.C, m->dt, m->s);
 }
 
-// ---- linears: Column and Row of both sublayers
+// ---- linears: In and Out of both sublayers
 
 // out (N,OC) = x W^T + b, x (N,K). If gelu is not NULL, gelu (N,OC) = GELU(out).
 static void linear_forward(const Model* m, const Row* row, LinearId id, int l, void* out, void* gelu, void* x) {
@@ -152,15 +152,15 @@ static void mlp_backward(const Model* m, const Row* row, int l, void* d_fc, cons
 
 // ---- a block: two sublayers of one form
 
-// A Core stands between the linears of sublayer i. Forward, column_out becomes core_out; backward, the gradient by
-// core_out becomes that by column_out.
+// A Core stands between the linears of sublayer i. Forward, core_in becomes core_out; backward, the gradient by
+// core_out becomes that by core_in.
 typedef struct Core {
-    void (*forward)(const Model* m, const Row* row, int l, void* column_out);
-    void (*backward)(const Model* m, const Row* row, int l, void* d_column, const void* d_core);
+    void (*forward)(const Model* m, const Row* row, int l, void* core_in);
+    void (*backward)(const Model* m, const Row* row, int l, void* d_core_in, const void* d_core_out);
 } Core;
 static const Core cores[N_SUBLAYERS] = {{attention_forward, attention_backward}, {mlp_forward, mlp_backward}};
 
-// Sublayer i of layer l: PROJ = Row(core(Column(norm(x)))), which the next norm_forward adds to the stream x. The table
+// Sublayer i of layer l: PROJ = Out(core(In(norm(x)))), which the next norm_forward adds to the stream x. The table
 // `sublayers` of run/model/model.c names what these are; in a GPT-2, a token's x (C) passes through
 //
 //   LN1       = LN(x; ln1w, ln1b)                                 (C)
@@ -181,11 +181,11 @@ static const Core cores[N_SUBLAYERS] = {{attention_forward, attention_backward},
 // its units; norms and the stream see only the rank's own tokens.
 static void sublayer_forward(const Model* m, const Row* row, SublayerId i, int l) {
     const Sublayer* sub = &sublayers[i];
-    void *core_out = ACT(sub->core_out), *column_out = ACT(sub->column_out);
-    if (i == ATTENTION) column_out = qkv_of(m, row, l, units_now(m, ATTENTION, l), 0);
-    linear_forward(m, row, column_linear(i), l, column_out, is_fused(m, i) ? core_out : NULL, ACT(sub->norm.out));
-    cores[i].forward(m, row, l, column_out);
-    linear_forward(m, row, row_linear(i), l, ACT(PROJ), NULL, core_out);
+    void *core_out = ACT(sub->core_out), *core_in = ACT(sub->core_in);
+    if (i == ATTENTION) core_in = qkv_of(m, row, l, units_now(m, ATTENTION, l), 0);
+    linear_forward(m, row, linear_in(i), l, core_in, is_fused(m, i) ? core_out : NULL, ACT(sub->norm.out));
+    cores[i].forward(m, row, l, core_in);
+    linear_forward(m, row, linear_out(i), l, ACT(PROJ), NULL, core_out);
 }
 
 // This is the chain rule backwards through a sublayer; d_y is the gradient of the loss by y. On entry D_RESIDUAL (own,
@@ -204,11 +204,11 @@ static void sublayer_forward(const Model* m, const Row* row, SublayerId i, int l
 static void sublayer_backward(const Model* m, const Row* row, SublayerId i, int l) {
     const Sublayer* sub = &sublayers[i];
     int fused = is_fused(m, i);
-    void *d_column = ACT(D_COLUMN), *d_core = fused ? d_column : ACT(D_NORM);
-    linear_backward(m, row, row_linear(i), l, d_core, ACT(D_RESIDUAL), ACT(sub->core_out),
-                    fused ? ACT(sub->column_out) : NULL);
-    cores[i].backward(m, row, l, d_column, d_core);
-    linear_backward(m, row, column_linear(i), l, ACT(D_NORM), d_column, ACT(sub->norm.out), NULL);
+    void *d_core_in = ACT(D_CORE_IN), *d_core_out = fused ? d_core_in : ACT(D_NORM);
+    linear_backward(m, row, linear_out(i), l, d_core_out, ACT(D_RESIDUAL), ACT(sub->core_out),
+                    fused ? ACT(sub->core_in) : NULL);
+    cores[i].backward(m, row, l, d_core_in, d_core_out);
+    linear_backward(m, row, linear_in(i), l, ACT(D_NORM), d_core_in, ACT(sub->norm.out), NULL);
     norm_backward(m, row, &sub->norm, l);
 }
 
@@ -216,7 +216,7 @@ static void sublayer_backward(const Model* m, const Row* row, SublayerId i, int 
 // there before the call, and the block ends before its own add, which the caller does with the next LN1.
 static void block_forward(const Model* m, const Row* row, int l) {
     sublayer_forward(m, row, ATTENTION, l);
-    norm_forward(m, row, &sublayers[MLP].norm, l, ACT(RESIDUAL), own_rows(m, ACT(PROJ), row, l));
+    norm_forward(m, row, &sublayers[MLP].norm, l, ACT(RESIDUAL), own_tokens(m, ACT(PROJ), row, l));
     sublayer_forward(m, row, MLP, l);
 }
 
@@ -227,7 +227,7 @@ static void block_backward(const Model* m, const Row* row, int l) {
 
 // Computes again what the forward pass of block l did not keep: see --recompute.
 static void recompute_block(const Model* m, const Row* row, int l) {
-    Recompute again = layer_row(m, l)->recompute;
+    Recompute again = layer_layout(m, l)->recompute;
     if (again == RECOMPUTE_ACTIVATION) activate(m, row, l);
     if (again != RECOMPUTE_BLOCK) return;
     norm_forward(m, row, &sublayers[ATTENTION].norm, l, ACT(RESIDUAL), NULL);
@@ -261,14 +261,14 @@ void model_forward(Model* m, const Row* row) {
     if (!m->shape.no_embedding) embed(m, row);
     norm_forward(m, row, &sublayers[ATTENTION].norm, l, ACT(RESIDUAL), NULL);
     while (l < L) {
-        void *residual2 = ACT(RESIDUAL2), *proj = own_rows(m, ACT(PROJ), row, l);
+        void *residual2 = ACT(RESIDUAL2), *proj = own_tokens(m, ACT(PROJ), row, l);
         block_forward(m, row, l++);
         if (m->many) m->many->use_layer(m, l, 1);
         if (l < L || !m->shape.no_head)
             norm_forward(m, row, l < L ? &sublayers[ATTENTION].norm : &final_norm, l, residual2, proj);
         else m->k->add(ACT(RESIDUAL), residual2, proj, (size_t)row->own * (size_t)m->shape.C, m->dt, m->s);
     }
-    if (!m->shape.no_head) (void)MANY(gather_rows, m, ACT(LNF), row, ENDS);
+    if (!m->shape.no_head) (void)MANY(gather_tokens, m, ACT(LNF), row, ENDS);
 }
 
 // Computes the losses of all tokens of the row, -log softmax(logits)[target] with logits = LNF W^T, W the classifier's
@@ -292,7 +292,7 @@ static void classify(const Model* m, const Row* row, float scale, int train) {
         k->matmul_backward_input((char*)ACT(D_NORM) + at, logits, W(head), NULL, N, C, rows, m->dt, m->s);
         k->matmul_backward_weight(DW(head), NULL, logits, lnf, N, C, rows, m->dt, m->s);
     }
-    if (train) (void)MANY(sum_rows, m, ACT(D_NORM), row, ENDS);
+    if (train) (void)MANY(sum_tokens, m, ACT(D_NORM), row, ENDS);
 }
 
 // Adds the row's gradients to grads, after model_forward and classify with train. A stage of a pipeline gets D_RESIDUAL

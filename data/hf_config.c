@@ -107,7 +107,7 @@ static void put_rotary(FILE* out, const Shape* shape) {
 }
 
 char* hf_config_text(const Shape* shape, DType dt, int begin, int end, size_t* n) {
-    const ArchRow* arch = &arch_table[shape->arch];
+    const ArchEntry* arch = &arch_table[shape->arch];
     Shape copy = *shape;
     char* text = NULL;
     FILE* out = open_memstream(&text, n);

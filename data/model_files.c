@@ -69,7 +69,7 @@ typedef struct Part {
 // Lists the tensors of a file that tensor i of ours consists of, in order, in parts[MOST_RUNS]. Returns their number.
 static int parts_of(const ModelState* state, StateKind kind, int i, Part* parts) {
     ParamTensor t = shape_tensor(state->shape, i);
-    const ParamRow* row = &param_table[t.id];
+    const ParamEntry* row = &param_table[t.id];
     int is_matrix = param_is_matrix(t.id), is_gpt2 = state->shape->arch == ARCH_GPT2, cols = is_matrix ? t.cols : 1;
     Runs runs = shape_runs(state->shape, is_matrix ? row->rows : row->cols);
     if (is_gpt2) runs = (Runs){1, {is_matrix ? t.rows : t.cols}};

@@ -9,8 +9,8 @@ typedef struct Bytes {
 static int layers(void) { return run->model.shape.L; }
 static int is_first(void) { return run->model.stage == 0; }
 static int is_last(void) { return run->model.stage == stages - 1; }
-static int is_recomputed(int l) { return layer_row(&run->model, l)->recompute == RECOMPUTE_BLOCK; }
-static int tp_of(int l) { return group > 1 ? layer_row(&run->model, l)->tp : 1; }
+static int is_recomputed(int l) { return layer_layout(&run->model, l)->recompute == RECOMPUTE_BLOCK; }
+static int tp_of(int l) { return group > 1 ? layer_layout(&run->model, l)->tp : 1; }
 
 // Tokens of ring rank a, from the borders alone.
 static int tokens_of(const Placement* p, const MicroBatch* mb, int a) {

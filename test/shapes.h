@@ -4,7 +4,7 @@
 
 // A GPT-2 of these dimensions.
 static inline Shape shape_make(int layers, int width, int heads, int vocab, int context) {
-    const ArchRow* arch = &arch_table[ARCH_GPT2];
+    const ArchEntry* arch = &arch_table[ARCH_GPT2];
     return shape_whole((Shape){.arch = ARCH_GPT2,
                                .features = arch->features,
                                .L = layers,

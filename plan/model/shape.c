@@ -6,14 +6,14 @@
 enum { ALIGN_ELEMS = 64, ALIGN_BYTES = 64, VOCAB_MULTIPLE = 64 };
 
 // clang-format off
-const ArchRow arch_table[N_ARCHS] = {
+const ArchEntry arch_table[N_ARCHS] = {
     [ARCH_GPT2]  = {"gpt2",  "GPT-2", HAS_POSITIONS | HAS_NORM_BIAS | HAS_QKV_BIAS | HAS_LINEAR_BIAS, ACT_GELU, 1e-5},
     [ARCH_LLAMA] = {"llama", "Llama", 0,                                                            ACT_SWIGLU, 1e-5},
     [ARCH_QWEN2] = {"qwen2", "Qwen2", HAS_QKV_BIAS,                                                 ACT_SWIGLU, 1e-6},
     [ARCH_QWEN3] = {"qwen3", "Qwen3", HAS_QK_NORM,                                                  ACT_SWIGLU, 1e-6},
 };
 
-const ParamRow param_table[N_PARAMS] = {
+const ParamEntry param_table[N_PARAMS] = {
     //            name,       rows,        columns,     needs,           init,      decay, number
     [WTE]      = {"wte",      VOCABULARY,  CHANNELS,    0,               INIT_NORMAL,   1, 0},
     [WPE]      = {"wpe",      POSITIONS,   CHANNELS,    HAS_POSITIONS,   INIT_NORMAL,   1, 1},
@@ -64,7 +64,7 @@ static int exists(const Shape* shape, ParamId id) {
     return shape_has(shape, param_table[id].needs);
 }
 
-// Counts the tensors that exist among the rows [first, end) of param_table.
+// Counts the tensors that exist among the entries [first, end) of param_table.
 static int count(const Shape* shape, int first, int end) {
     int n = 0;
     for (int id = first; id < end; id++) n += exists(shape, (ParamId)id);
@@ -80,17 +80,17 @@ static ParamTensor tensor_of(const Shape* shape, ParamId id, int layer) {
     return t;
 }
 
-// Elements of the rows [first, end), each rounded up to a multiple of 64.
+// Elements of the entries [first, end), each rounded up to a multiple of 64.
 static size_t aligned_elems(const Shape* shape, int first, int end) {
     size_t elems = 0;
     for (int id = first; id < end; id++) elems += ROUND_UP(tensor_of(shape, (ParamId)id, 0).elems, (size_t)ALIGN_ELEMS);
     return elems;
 }
 
-// A bucket's tensors are the rows [first_row, end_row): those before the layers, of a layer, or after them.
+// A bucket's tensors are the entries [first_entry, end_entry): those before the layers, of a layer, or after them.
 static int is_layer(const Shape* shape, int b) { return b > 0 && b <= shape->L; }
-static int first_row(const Shape* shape, int b) { return b == 0 ? 0 : is_layer(shape, b) ? LN1W : LNFW; }
-static int end_row(const Shape* shape, int b) { return b == 0 ? LN1W : is_layer(shape, b) ? LNFW : N_PARAMS; }
+static int first_entry(const Shape* shape, int b) { return b == 0 ? 0 : is_layer(shape, b) ? LN1W : LNFW; }
+static int end_entry(const Shape* shape, int b) { return b == 0 ? LN1W : is_layer(shape, b) ? LNFW : N_PARAMS; }
 
 // The shape with the units of bucket b in place of those of all layers.
 static Shape of_bucket(const Shape* shape, int b) {
@@ -115,7 +115,7 @@ Bucket shape_bucket(const Shape* shape, int b) {
     for (int i = 0, n = count_alike(shape, 0); i <= b; i += n, n = count_alike(shape, i)) {
         Shape s = of_bucket(shape, i);
         size_t shards = (size_t)s.shards, before = (size_t)MIN(n, b - i);
-        bucket.elems = ROUND_UP(aligned_elems(&s, first_row(shape, i), end_row(shape, i)), ALIGN_ELEMS * shards);
+        bucket.elems = ROUND_UP(aligned_elems(&s, first_entry(shape, i), end_entry(shape, i)), ALIGN_ELEMS * shards);
         bucket.piece = bucket.elems / shards;
         bucket.offset += before * bucket.elems, bucket.at += before * bucket.piece;
     }
@@ -131,7 +131,7 @@ ParamTensor shape_param(const Shape* shape, ParamId id, int layer) {
     int b = shape_bucket_of(&t, shape);
     Shape s = of_bucket(shape, b);
     t = tensor_of(&s, id, layer);
-    t.offset = shape_bucket(shape, b).offset + aligned_elems(&s, first_row(shape, b), (int)id);
+    t.offset = shape_bucket(shape, b).offset + aligned_elems(&s, first_entry(shape, b), (int)id);
     return t;
 }
 
@@ -141,13 +141,13 @@ int shape_tensors(const Shape* shape) {
 
 ParamTensor shape_tensor(const Shape* shape, int i) {
     int b = 0, id;
-    for (int n; n = count(shape, first_row(shape, b), end_row(shape, b)), i >= n; b++) i -= n;
-    for (id = first_row(shape, b); i > 0 || !exists(shape, (ParamId)id); id++) i -= exists(shape, (ParamId)id);
+    for (int n; n = count(shape, first_entry(shape, b), end_entry(shape, b)), i >= n; b++) i -= n;
+    for (id = first_entry(shape, b); i > 0 || !exists(shape, (ParamId)id); id++) i -= exists(shape, (ParamId)id);
     return shape_param(shape, (ParamId)id, is_layer(shape, b) ? b - 1 : 0);
 }
 
 int shape_index(const Shape* shape, const ParamTensor* t) {
-    int b = shape_bucket_of(t, shape), i = count(shape, first_row(shape, b), (int)t->id);
+    int b = shape_bucket_of(t, shape), i = count(shape, first_entry(shape, b), (int)t->id);
     return b == 0 ? i : i + count(shape, 0, LN1W) + (b - 1) * count(shape, LN1W, LNFW);
 }
 
@@ -204,14 +204,14 @@ void shape_rope(const Shape* shape, float* table) {
 
 enum { PER_LAYER = -1, PER_BORDER = -2, NEVER = 99 };
 
-// The row of an activation in layer l; l = L is the end of the model.
-typedef struct ActRow {
+// The entry of an activation in layer l; l = L is the end of the model.
+typedef struct ActEntry {
     int copies;       // PER_LAYER: L; PER_BORDER: L + 1
     int fp32;         // statistics stay fp32 whatever the model's type
     int exists;       // this model and use have it
     int shared_from;  // from this Recompute on, one copy serves all layers
     size_t elems;
-} ActRow;
+} ActEntry;
 
 // The units of layer l on a rank: the layer's own if fewer ranks cut it, with room for `places`.
 static LayerUnits units_of(const Shape* shape, const ActNeeds* needs, int l) {
@@ -225,7 +225,7 @@ static LayerUnits units_of(const Shape* shape, const ActNeeds* needs, int l) {
 // Each of R ranks of a tensor-parallel group has n = ceil(N / R) tokens outside attention and MLP. Inside it sees all N
 // tokens in attention, and `cut` tokens, those of the T ranks that cut the layer, elsewhere. A stage without the
 // model's end has none of its activations; its stream's gradient comes where that was sent from.
-static ActRow act_row(const Shape* shape, const ActNeeds* needs, ActId id, int l) {
+static ActEntry act_entry(const Shape* shape, const ActNeeds* needs, ActId id, int l) {
     LayerUnits u = units_of(shape, needs, l);
     size_t R = (size_t)needs->tp, T = shape->units && l < shape->L ? (size_t)needs->layer[l].tp : R,
            C = (size_t)shape->C, n = CEIL_DIV((size_t)needs->N, R), N = R * n, cut = T * n, HS = (size_t)shape->HS,
@@ -240,7 +240,7 @@ static ActRow act_row(const Shape* shape, const ActNeeds* needs, ActId id, int l
     int training = needs->training, mean = shape_has(shape, HAS_NORM_BIAS), raw = shape_has(shape, HAS_QK_NORM),
         end = !shape->no_head, group = needs->tp > 1, unlike = shape->units != NULL;
     // clang-format off
-    const ActRow rows[N_ACTS] = {
+    const ActEntry entries[N_ACTS] = {
         [RESIDUAL]   = {PER_BORDER, 0, 1,               NEVER,                n * C},
         [LN1]        = {PER_LAYER,  0, 1,               RECOMPUTE_BLOCK,      cut * C},
         [LN1_MEAN]   = {PER_LAYER,  1, mean,            RECOMPUTE_BLOCK,      n},
@@ -263,7 +263,7 @@ static ActRow act_row(const Shape* shape, const ActNeeds* needs, ActId id, int l
         [LOSSES]     = {1,          1, end,             NEVER,                N},
         [D_RESIDUAL] = {1,          0, end && training, NEVER,                n * C},
         [D_NORM]     = {1,          0, training,        NEVER,                d_norm},
-        [D_COLUMN]   = {1,          0, training,        NEVER,                MAX(qkv, fc)},
+        [D_CORE_IN]  = {1,          0, training,        NEVER,                MAX(qkv, fc)},
         [D_FULL]     = {1,          0, group,           NEVER,                N * C},
         [STATS]      = {1,          1, end && group,    NEVER,                3 * R * chunk},
         [ATT_HEADS]  = {PER_LAYER,  0, needs->groups,   RECOMPUTE_BLOCK,      N * q},
@@ -272,14 +272,14 @@ static ActRow act_row(const Shape* shape, const ActNeeds* needs, ActId id, int l
         [KV]         = {PER_LAYER,  0, needs->sampling, NEVER, cache},
     };
     // clang-format on
-    return rows[id];
+    return entries[id];
 }
 
 // Returns whether layer l keeps its own copy: for its backward pass, or as the KV cache of earlier tokens.
-static int is_kept(const Shape* shape, const ActNeeds* needs, const ActRow* row, ActId id, int l) {
-    if (row->copies == PER_BORDER) return needs->training;
-    if (row->copies == 1 || l == shape->L || (!needs->training && id != KV)) return 0;
-    return (int)needs->layer[l].recompute < row->shared_from;
+static int is_kept(const Shape* shape, const ActNeeds* needs, const ActEntry* entry, ActId id, int l) {
+    if (entry->copies == PER_BORDER) return needs->training;
+    if (entry->copies == 1 || l == shape->L || (!needs->training && id != KV)) return 0;
+    return (int)needs->layer[l].recompute < entry->shared_from;
 }
 
 size_t shape_activations(const Shape* shape, const ActNeeds* needs, ActPlace* places) {
@@ -287,11 +287,11 @@ size_t shape_activations(const Shape* shape, const ActNeeds* needs, ActPlace* pl
     for (int i = 0; i < N_ACTS; i++) {
         size_t shared = 0, kept = 0, slots = i != KV ? (size_t)MAX(needs->slots, 1) : 1;
         for (int l = 0; l <= shape->L; l++) {
-            ActRow row = act_row(shape, needs, (ActId)i, l);
-            ActPlace place = {.exists = row.exists};
-            int is_there = row.exists && (l < shape->L || row.copies == PER_BORDER);
-            if (is_there) place.bytes = ROUND_UP(row.elems * (row.fp32 ? 4 : dtype_bytes(needs->dt)), ALIGN_BYTES);
-            place.is_own = is_there && is_kept(shape, needs, &row, (ActId)i, l);
+            ActEntry entry = act_entry(shape, needs, (ActId)i, l);
+            ActPlace place = {.exists = entry.exists};
+            int is_there = entry.exists && (l < shape->L || entry.copies == PER_BORDER);
+            if (is_there) place.bytes = ROUND_UP(entry.elems * (entry.fp32 ? 4 : dtype_bytes(needs->dt)), ALIGN_BYTES);
+            place.is_own = is_there && is_kept(shape, needs, &entry, (ActId)i, l);
             if (place.is_own) place.at = kept, kept += place.bytes;
             else shared = MAX(shared, place.bytes);
             if (places) places[i * (shape->L + 1) + l] = place;

@@ -1,15 +1,15 @@
-// shape.h - the sizes of a model. Architectures, their tensors and the activations of a row are tables, one row each:
+// shape.h - the sizes of a model. Architectures, their tensors and the activations of a row are tables, one entry each:
 // sizes, offsets, initial values, memory and how ranks divide a model are all read from these rows.
 //
-// A block is two sublayers of one form, x += Row(core(Column(norm(x)))): attention and MLP (train_gpt.cu). Column is a
-// linear that tensor parallelism cuts by outputs, Row one that it cuts by inputs. arch_table lists the differences. Any
+// A block is two sublayers of one form, x += Out(core(In(norm(x)))): attention and MLP (train_gpt.cu). In is a linear
+// that tensor parallelism cuts by outputs, Out one that it cuts by inputs. arch_table lists the differences. Any
 // may have fewer key/value heads than heads, heads of any size, and a classifier of its own.
 #pragma once
 #include "plan/base/base.h"
 
 typedef enum Arch { ARCH_GPT2, ARCH_LLAMA, ARCH_QWEN2, ARCH_QWEN3, N_ARCHS } Arch;
 
-// The features of a model are bits of ArchRow.features.
+// The features of a model are bits of ArchEntry.features.
 enum {
     HAS_POSITIONS = 1,  // learned positions; without them queries and keys are rotated
     HAS_NORM_BIAS = 2,  // norms are LayerNorms; without it RMSNorms
@@ -19,14 +19,14 @@ enum {
     HAS_HEAD = 32,        // a classifier of its own; without it wte is one
 };
 
-typedef struct ArchRow {
+typedef struct ArchEntry {
     const char *name, *title;  // name: of --arch, and Hugging Face's model_type; title: as people write it
     int features;
     ActFunction act;
     double eps;  // default eps of norms
-} ArchRow;
+} ArchEntry;
 
-extern const ArchRow arch_table[N_ARCHS];
+extern const ArchEntry arch_table[N_ARCHS];
 
 // ---- a model
 
@@ -100,16 +100,16 @@ typedef enum Axis {
 // come out too small; projections into the residual stream are divided by sqrt(2L); norms begin at 1, biases at 0.
 typedef enum Init { INIT_NORMAL, INIT_RESIDUAL, INIT_ONE, INIT_ZERO } Init;
 
-typedef struct ParamRow {
+typedef struct ParamEntry {
     const char* name;
     Axis rows, cols;  // a vector is (1, cols)
     int needs;        // exists where the model has all of these features
     Init init;
     int decay;   // weight decay applies: matrices and embeddings
     int number;  // number in the seeds of initial values and rounding: never changed
-} ParamRow;
+} ParamEntry;
 
-extern const ParamRow param_table[N_PARAMS];
+extern const ParamEntry param_table[N_PARAMS];
 
 static inline int param_is_per_layer(ParamId id) { return id >= LN1W && id < LNFW; }
 static inline int param_is_matrix(ParamId id) { return param_table[id].rows != ONE; }  // in files, too
@@ -129,7 +129,7 @@ static inline int runs_sum(Runs runs) { return runs.size[0] + runs.size[1] + run
 // each tensor begins at a multiple of 64 elements. One that the model does not have has no elements.
 typedef struct ParamTensor {
     ParamId id;
-    int layer;  // 0 when the row is not per layer
+    int layer;  // 0 if the entry is not per layer
     int rows, cols;
     size_t offset, elems;
 } ParamTensor;
@@ -171,7 +171,7 @@ typedef struct LayerLayout {
 
 // Each has the model's type; statistics and losses are fp32. N: tokens of the row; n: those of one rank of a tensor-
 // parallel group, alone N; NH, NKV, U: the rank's heads and hidden units; F: U, with SwiGLU 2 U. Layers that T < tp
-// ranks cut have T n tokens in place of N outside attention: see act_row.
+// ranks cut have T n tokens in place of N outside attention: see act_entry.
 // clang-format off
 typedef enum ActId {
     RESIDUAL,            // (n, C), L + 1 times: the stream as it enters each block, and as it leaves the last
@@ -195,7 +195,7 @@ typedef enum ActId {
     LOSSES,              // (N)
     D_RESIDUAL,          // (n, C): the gradient by the stream
     D_NORM,              // (N, C) by LN1, LN2 or LNF, (N, NH HS) by ATT, with SwiGLU (N, U) by FC_ACT
-    D_COLUMN,            // (N, (NH + 2 NKV) HS) by QKV, or (N, F) by FC
+    D_CORE_IN,           // (N, (NH + 2 NKV) HS) by QKV, or (N, F) by FC
     // ranks
     D_FULL,              // (N, C), once: D_RESIDUAL of all ranks of a tensor-parallel group
     STATS,               // (3 tp, classifier_N), once: statistics of the logits of each rank of that group

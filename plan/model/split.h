@@ -18,7 +18,7 @@
 Shape shape_stage(const Shape* shape, int first, int end);
 // Counts the vocabulary ids of this shape's rows, without padding.
 static inline int shape_labels(const Shape* s) { return MAX(0, MIN(s->V - s->first_vocab_row, s->vocab_rows)); }
-// The axis of a tensor that tensor parallelism cuts: 0 rows (column-parallel), 1 columns (row-parallel), -1 none.
+// The axis of a tensor that tensor parallelism cuts: 0 rows (In, "column-parallel"), 1 columns (Out), -1 none.
 static inline int param_cut(ParamId id) {
     return param_table[id].rows >= VOCABULARY  ? 0
            : param_table[id].cols < VOCABULARY ? -1

@@ -19,17 +19,17 @@ typedef struct Preset {
 // The models of others are as their config.json says, but with a context that a step holds. A checkpoint of one, given
 // by --init, knows its own dimensions. clang-format off
 static const Preset presets[] = {
-    {"tiny",         ARCH_GPT2,   4,  128,  4,  4,  0,    0,  256,      0, 1,      0, {0, 0, 0, 0}},
-    {"llama-tiny",   ARCH_LLAMA,  4,  128,  4,  2,  0,    0,  256,      0, 1,    1e4, {0, 0, 0, 0}},
-    {"gpt2-124m",    ARCH_GPT2,  12,  768, 12, 12,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}},
-    {"gpt2-350m",    ARCH_GPT2,  24, 1024, 16, 16,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}},
-    {"gpt2-774m",    ARCH_GPT2,  36, 1280, 20, 20,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}},
-    {"gpt2-1558m",   ARCH_GPT2,  48, 1600, 25, 25,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}},
-    {"smollm2-135m", ARCH_LLAMA, 30,  576,  9,  3, 64, 1536, 2048,  49152, 1,    1e5, {0, 0, 0, 0}},
-    {"llama-3.2-1b", ARCH_LLAMA, 16, 2048, 32,  8, 64, 8192, 4096, 128256, 1,    5e5, {32, 1, 4, 8192}},
-    {"llama-3.1-8b", ARCH_LLAMA, 32, 4096, 32,  8, 128, 14336, 4096, 128256, 0,  5e5, {8, 1, 4, 8192}},
-    {"qwen2.5-0.5b", ARCH_QWEN2, 24,  896, 14,  2, 64, 4864, 4096, 151936, 1,    1e6, {0, 0, 0, 0}},
-    {"qwen3-0.6b",   ARCH_QWEN3, 28, 1024, 16,  8, 128, 3072, 4096, 151936, 1,   1e6, {0, 0, 0, 0}},
+    {"tiny", ARCH_GPT2, 4, 128, 4, 4, 0, 0, 256, 0, 1, 0, {0, 0, 0, 0}},
+    {"llama-tiny", ARCH_LLAMA, 4, 128, 4, 2, 0, 0, 256, 0, 1, 1e4, {0, 0, 0, 0}},
+    {"gpt2-124m", ARCH_GPT2, 12, 768, 12, 12, 0, 0, 1024, 50257, 1, 0, {0, 0, 0, 0}},
+    {"gpt2-350m", ARCH_GPT2, 24, 1024, 16, 16, 0, 0, 1024, 50257, 1, 0, {0, 0, 0, 0}},
+    {"gpt2-774m", ARCH_GPT2, 36, 1280, 20, 20, 0, 0, 1024, 50257, 1, 0, {0, 0, 0, 0}},
+    {"gpt2-1558m", ARCH_GPT2, 48, 1600, 25, 25, 0, 0, 1024, 50257, 1, 0, {0, 0, 0, 0}},
+    {"smollm2-135m", ARCH_LLAMA, 30, 576, 9, 3, 64, 1536, 2048, 49152, 1, 1e5, {0, 0, 0, 0}},
+    {"llama-3.2-1b", ARCH_LLAMA, 16, 2048, 32, 8, 64, 8192, 4096, 128256, 1, 5e5, {32, 1, 4, 8192}},
+    {"llama-3.1-8b", ARCH_LLAMA, 32, 4096, 32, 8, 128, 14336, 4096, 128256, 0, 5e5, {8, 1, 4, 8192}},
+    {"qwen2.5-0.5b", ARCH_QWEN2, 24, 896, 14, 2, 64, 4864, 4096, 151936, 1, 1e6, {0, 0, 0, 0}},
+    {"qwen3-0.6b", ARCH_QWEN3, 28, 1024, 16, 8, 128, 3072, 4096, 151936, 1, 1e6, {0, 0, 0, 0}},
 };
 // clang-format on
 
@@ -72,7 +72,7 @@ static int settle_heads(Config* c, const Preset* preset, int is_preset, Err err)
 // Takes dimensions without an option from the preset or from other dimensions.
 static int settle_model(Config* c, const Preset* preset, int tokenizer_vocab, Err err) {
     if (!strcmp(c->arch, "preset")) c->arch = arch_table[preset->arch].name;
-    const ArchRow* arch = &arch_table[arch_of(c)];
+    const ArchEntry* arch = &arch_table[arch_of(c)];
     int is_preset = !c->width && !c->heads, same_mlp = arch->act == arch_table[preset->arch].act;
     if (!c->layers) c->layers = preset->layers;
     if (!c->width) c->width = preset->width;
@@ -88,7 +88,7 @@ static int settle_model(Config* c, const Preset* preset, int tokenizer_vocab, Er
 }
 
 Shape config_shape(const Config* c) {
-    const ArchRow* arch = &arch_table[arch_of(c)];
+    const ArchEntry* arch = &arch_table[arch_of(c)];
     const Preset* preset = preset_of(c);
     Shape s = {.arch = (Arch)arch_of(c), .L = c->layers, .C = c->width, .NH = c->heads, .V = c->vocab};
     s.features = arch->features | (strcmp(c->tie, "no") ? 0 : HAS_HEAD);

@@ -17,12 +17,12 @@ typedef struct ManyRanks {
     void (*linear_backward)(const Model* m, const Row* row, LinearId id, int l, void* dx, void* dout, void* x,
                             const void* pre);
 
-    // A tensor-parallel group has x for all tokens of the row: own_rows finds this rank's rows, gather_rows sends them
-    // to all ranks, sum_rows makes them sums over ranks. `tokens` counts those that this rank sees in layer l.
+    // A tensor-parallel group has x for all tokens of the row: own_tokens finds this rank's, gather_tokens sends all to
+    // each rank, sum_tokens makes them sums over ranks. `tokens` counts those that this rank sees in layer l.
     int (*tokens)(const Model* m, const Row* row, int l);
-    void* (*own_rows)(const Model* m, void* x, const Row* row, int l);
-    void (*gather_rows)(const Model* m, void* x, const Row* row, int l);
-    void (*sum_rows)(const Model* m, void* x, const Row* row, int l);
+    void* (*own_tokens)(const Model* m, void* x, const Row* row, int l);
+    void (*gather_tokens)(const Model* m, void* x, const Row* row, int l);
+    void (*sum_tokens)(const Model* m, void* x, const Row* row, int l);
     // Its ranks have parts of wte and of the classifier; classify is Kernels.classifier of tokens n .. n + N.
     void (*embed)(const Model* m, const Row* row);
     void (*embed_backward)(const Model* m, const Row* row);
@@ -46,8 +46,8 @@ typedef struct ManyRanks {
 static inline int units_now(const Model* m, SublayerId id, int l) {
     return m->many && m->many->units ? m->many->units(m, id, l) : own_units(&m->shape, id);
 }
-static inline void* own_rows(const Model* m, void* x, const Row* row, int l) {
-    return m->many && m->many->own_rows ? m->many->own_rows(m, x, row, l) : x;
+static inline void* own_tokens(const Model* m, void* x, const Row* row, int l) {
+    return m->many && m->many->own_tokens ? m->many->own_tokens(m, x, row, l) : x;
 }
 static inline int row_tokens(const Model* m, const Row* row, int l) {
     return m->many && m->many->tokens ? m->many->tokens(m, row, l) : row->N;

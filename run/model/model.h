@@ -11,34 +11,34 @@
 
 typedef struct Model Model;
 
-// ---- a block as a table: two sublayers of one form, x += Row(core(Column(norm(x))))
+// ---- a block as a table: two sublayers of one form, x += Out(core(In(norm(x))))
 //
 // train_gpt.cu runs any sublayer forward and backward by its row here. A sublayer consists of units that need no other
 // ones: key/value heads with their query heads, or hidden units of the MLP. Ranks divide units.
 
 typedef enum SublayerId { ATTENTION, MLP, N_SUBLAYERS } SublayerId;
-// Sublayer i has two linears: 2 i is Column, 2 i + 1 is Row.
+// Sublayer i has two linears: 2 i is In, which makes what the core reads, 2 i + 1 is Out.
 typedef enum LinearId { LINEAR_QKV, LINEAR_ATTPROJ, LINEAR_FC, LINEAR_FCPROJ, N_LINEARS } LinearId;
 
 static inline SublayerId sublayer_of(LinearId id) { return (SublayerId)(id / 2); }
-static inline int is_column(LinearId id) { return id % 2 == 0; }
-static inline LinearId column_linear(SublayerId id) { return (LinearId)(2 * (int)id); }
-static inline LinearId row_linear(SublayerId id) { return (LinearId)(2 * (int)id + 1); }
+static inline int is_linear_in(LinearId id) { return id % 2 == 0; }
+static inline LinearId linear_in(SublayerId id) { return (LinearId)(2 * (int)id); }
+static inline LinearId linear_out(SublayerId id) { return (LinearId)(2 * (int)id + 1); }
 
 // A norm reads x of the residual stream and makes out and its statistics. RMSNorms have no mean.
-typedef struct NormRow {
+typedef struct NormEntry {
     ParamId weight, bias;
     ActId x, out, mean, rstd;
-} NormRow;
+} NormEntry;
 
 typedef struct Sublayer {
-    NormRow norm;
-    ParamId weight[2], bias[2];  // weights and biases of Column and Row
-    ActId column_out, core_out;
+    NormEntry norm;
+    ParamId weight[2], bias[2];  // weights and biases of In and Out
+    ActId core_in, core_out;
 } Sublayer;
 
 extern const Sublayer sublayers[N_SUBLAYERS];
-extern const NormRow final_norm;
+extern const NormEntry final_norm;
 
 int own_units(const Shape* shape, SublayerId id);  // units of a rank with this shape
 
@@ -47,8 +47,7 @@ typedef enum ModelArray {
     MODEL_WEIGHTS,         // dt: all of them; with ZeRO stage 3 those that this rank owns
     MODEL_WEIGHTS_IN_USE,  // dt; many ranks: run/model/zero.h
     MODEL_MASTER,          // fp32, owned; none where dt is fp32: the owned weights are it
-    MODEL_GRADS,           // fp32, since in bf16 a row's small addend is lost in the sum over rows: all of them; with
-                           // ZeRO stages 2 and 3 owned
+    MODEL_GRADS,           // fp32, because a sum over rows in bf16 loses small addends; with ZeRO stages 2 and 3 owned
     MODEL_GRADS_IN_USE,    // fp32; many ranks
     MODEL_GRADS_BF16,      // many ranks
     MODEL_M,               // fp32, owned: moments
@@ -129,7 +128,7 @@ void* model_weights(const Model* m, ParamId id, int l);
 float* model_grads(const Model* m, ParamId id, int l);
 
 // Returns how layer l runs.
-static inline const LayerLayout* layer_row(const Model* m, int l) { return &m->layers[m->shape.first_layer + l]; }
+static inline const LayerLayout* layer_layout(const Model* m, int l) { return &m->layers[m->shape.first_layer + l]; }
 
 // logits (N,vocab_rows) = those of tokens n .. n + N of the last forward pass, of this rank's part of the vocabulary.
 void model_logits(const Model* m, void* logits, int n, int N);

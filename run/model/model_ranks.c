@@ -45,7 +45,7 @@ void model_close_comms(Model* m) {
 
 const LayerGroup* layer_group(const Model* m, int l) {
     for (int i = 0; i < m->ranks->n_groups && l >= 0 && l < m->shape.L; i++)
-        if (m->ranks->groups[i].tp == layer_row(m, l)->tp) return &m->ranks->groups[i];
+        if (m->ranks->groups[i].tp == layer_layout(m, l)->tp) return &m->ranks->groups[i];
     return NULL;
 }
 

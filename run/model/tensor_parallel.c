@@ -31,7 +31,8 @@ void layers_plan(Model* m) {
     for (int l = 0; l < m->shape.L && m->ranks->n_groups; l++) {
         m->ranks->units[l] = shape_units(&m->shape, l);
         if (!layer_group(m, l)) continue;
-        m->ranks->units[l] = split_units(&m->whole, &m->ranks->split, tp_rank(m), layer_row(m, l)->tp, m->shape.shards);
+        m->ranks->units[l] =
+            split_units(&m->whole, &m->ranks->split, tp_rank(m), layer_layout(m, l)->tp, m->shape.shards);
         is_unlike = 1;
     }
     if (is_unlike) m->shape.units = m->ranks->units;
@@ -315,8 +316,8 @@ static void* at_row(const Model* m, const void* x, int n, int width) {
 // group has cut the weights, QKV is made by tokens and attention wants heads.
 void tp_linear_forward(const Model* m, const Row* row, LinearId id, int l, void* out, void* gelu, void* x) {
     int turns = turns_to_heads(m, sublayer_of(id), l);
-    void* by_tokens = model_act(m, is_column(id) ? EXCHANGED : ATT_TOKENS, l);
-    if (!is_column(id)) {
+    void* by_tokens = model_act(m, is_linear_in(id) ? EXCHANGED : ATT_TOKENS, l);
+    if (!is_linear_in(id)) {
         if (turns) heads_to_tokens(m, by_tokens, x, 1, row, l);
         work_forward(m, id, l, out, gelu, turns ? by_tokens : x, tp_tokens(m, row, l));
         tp_reduce_scatter(m, out, row, l);
@@ -335,7 +336,7 @@ void tp_linear_backward(const Model* m, const Row* row, LinearId id, int l, void
                         const void* pre) {
     int turns = turns_to_heads(m, sublayer_of(id), l), N = tp_tokens(m, row, l);
     void* by_tokens = model_act(m, EXCHANGED, l);
-    if (is_column(id)) {
+    if (is_linear_in(id)) {
         if (turns) heads_to_tokens(m, by_tokens, dout, 3, row, l);
         work_backward_input(m, id, l, dx, turns ? by_tokens : dout, NULL, N);
         Request sums = begin_reduce_scatter(m, dx, row, l);

@@ -32,8 +32,8 @@ void tp_all_gather(const Model* m, void* x, const Row* row, int l);
 void tp_reduce_scatter(const Model* m, void* x, const Row* row, int l);
 
 // These are the linears of run/model/work.h with the exchanges among the ranks that cut layer l; N counts their tokens.
-// Forward, Column has own rows of x (N, width) and gets all others; Row makes own rows of out (N,OC) sums over ranks.
-// Backward, Row gathers dout (own,OC); Column makes own rows of dx (N, width) sums.
+// Forward, In has own rows of x (N, width) and gets all others; Out makes own rows of out (N,OC) sums over ranks.
+// Backward, Out gathers dout (own,OC); In makes own rows of dx (N, width) sums.
 void tp_linear_forward(const Model* m, const Row* row, LinearId id, int l, void* out, void* gelu, void* x);
 void tp_linear_backward(const Model* m, const Row* row, LinearId id, int l, void* dx, void* dout, void* x,
                         const void* pre);

@@ -14,11 +14,11 @@ typedef struct Cut {
 } Cut;
 
 // A SublayerWork is what this rank computes of a sublayer in a layer: `stay` units of its own, then `taken` ones in the
-// order of moves, beside which nothing is left out. Columns of Row are unit_columns for each unit.
+// order of moves, beside which nothing is left out. Columns of Out are unit_columns for each unit.
 typedef struct SublayerWork {
     int differs;  // 0: what it owns, in place
     int stay, taken;
-    Cut in, out;  // columns of Column, and of Row for `stay` units
+    Cut in, out;  // columns of In, and of Out for `stay` units
 } SublayerWork;
 
 typedef enum WorkPart {
@@ -69,7 +69,7 @@ int unit_columns(const Shape* shape, SublayerId id) {
     return shape_runs(&s, param_table[sublayers[id].weight[1]].cols).size[0];
 }
 
-// Three tensors of a sublayer have parts of a unit: Column and its bias have rows in each run, Row has columns.
+// Three tensors of a sublayer have parts of a unit: In and its bias have rows in each run, Out has columns.
 typedef enum UnitPart { ROWS, BIAS, COLUMNS, N_UNIT_PARTS } UnitPart;
 
 static ParamId tensor_of(SublayerId id, int part) {
@@ -88,11 +88,11 @@ size_t unit_elems(const Shape* shape, SublayerId id) {
 
 // ---- slabs: units of a sublayer in memory
 
-// A Slab has `total` units, seen from unit `first` on, which begins at column `column` of Row.
+// A Slab has `total` units, seen from unit `first` on, which begins at column `column` of Out.
 typedef struct Slab {
     char* part[N_UNIT_PARTS];  // bias: NULL where there is none
     int total, first, column;
-    int width, stride;  // elements from one row to the next of Column, of Row
+    int width, stride;  // elements from one row to the next of In, of Out
     size_t elem;        // bytes
 } Slab;
 
@@ -395,7 +395,7 @@ static Cut cut_to(Work* work, const IndexList* columns, int all) {
 }
 
 static void leave_out(Work* work, SublayerId id, SublayerWork* w, const PrunedLayer* kept) {
-    const IndexList *in = &kept->columns[column_linear(id)], *out = &kept->columns[row_linear(id)];
+    const IndexList *in = &kept->columns[linear_in(id)], *out = &kept->columns[linear_out(id)];
     if (in->n != w->in.n) w->in = cut_to(work, in, work->C);
     if (out->n != w->out.n) w->out = cut_to(work, out, work->own[id] * work->span[id]);
 }
@@ -446,20 +446,20 @@ Linear work_linear(const Model* m, LinearId id, int l) {
     ParamTensor w = shape_param(&m->shape, sublayers[sub].weight[id % 2], l),
                 b = shape_param(&m->shape, sublayers[sub].bias[id % 2], l);
     Linear linear = {.w = tensor_weights(m, &w), .dw = tensor_grads(m, &w), .OC = w.rows, .K = w.cols, .width = w.cols};
-    int adds_bias = b.elems > 0 && (is_column(id) || layer_cut_rank(m, l) == 0);
+    int adds_bias = b.elems > 0 && (is_linear_in(id) || layer_cut_rank(m, l) == 0);
     if (adds_bias) linear.b = tensor_weights(m, &b), linear.db = tensor_grads(m, &b);
     const SublayerWork* now = changed(m, sub, l);
     if (!now) return linear;
     const Work* work = m->ranks->work;
     Slab weights = compact(work, 0, l, sub), grads = compact(work, 1, l, sub);
-    const Cut* cut = is_column(id) ? &now->in : &now->out;
-    UnitPart part = is_column(id) ? ROWS : COLUMNS;
+    const Cut* cut = is_linear_in(id) ? &now->in : &now->out;
+    UnitPart part = is_linear_in(id) ? ROWS : COLUMNS;
     linear.w = weights.part[part], linear.dw = (float*)grads.part[part];
     linear.kept = cut->kept, linear.source = cut->place;
-    linear.K = is_column(id) ? weights.width : weights.stride;
-    if (!is_column(id)) linear.width = weights.total * work->span[sub];
+    linear.K = is_linear_in(id) ? weights.width : weights.stride;
+    if (!is_linear_in(id)) linear.width = weights.total * work->span[sub];
     else linear.OC = runs_sum(unit_rows(&m->shape, sub, weights.total));
-    if (is_column(id) && linear.b) linear.b = weights.part[BIAS], linear.db = (float*)grads.part[BIAS];
+    if (is_linear_in(id) && linear.b) linear.b = weights.part[BIAS], linear.db = (float*)grads.part[BIAS];
     return linear;
 }
 

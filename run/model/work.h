@@ -17,10 +17,10 @@
 #include "plan/slow/balance.h"
 #include "run/model/model_ranks.h"
 
-// These return the rows of Column of n units of a rank with this shape, and the columns of Row of one.
+// These return the rows of In of n units of a rank with this shape, and the columns of Out of one.
 Runs unit_rows(const Shape* shape, SublayerId id, int n);
 int unit_columns(const Shape* shape, SublayerId id);
-// Returns the elements of one unit in both linears and in Column's bias.
+// Returns the elements of one unit in both linears and in In's bias.
 size_t unit_elems(const Shape* shape, SublayerId id);
 
 // A Linear is a linear of a layer as this rank computes it now.

@@ -19,7 +19,7 @@ int zero_stage_of(const Model* m, int b) {
     int shards = is_layer(m, b) ? shape_units(&m->shape, b - 1).shards : m->shape.shards;
     ZeroHolds holds = m->ranks->zero.holds;
     if (shards == 1 || holds == ZERO_OWNED || (holds == ZERO_IN_USE && !is_layer(m, b))) return 1;
-    return is_layer(m, b) ? layer_row(m, b - 1)->zero : m->ranks->layout.stage[m->stage].zero;
+    return is_layer(m, b) ? layer_layout(m, b - 1)->zero : m->ranks->layout.stage[m->stage].zero;
 }
 
 int zero_most(const Model* m) {

@@ -72,7 +72,7 @@ ModelNeeds run_model_needs(const Run* run, int N) {
     const Model* m = &run->model;
     int ranks = run->clock->limits.ranks;
     Shape widest = widest_shape(run);
-    ModelNeeds needs = model_needs(m->k, &widest, m->dt, layer_row(m, 0), &run->config, run->training, N);
+    ModelNeeds needs = model_needs(m->k, &widest, m->dt, layer_layout(m, 0), &run->config, run->training, N);
     needs.acts.groups = (ranks > 1 || run_has_trees(run)) && run->training;
     needs.acts.slots = run->training ? pipeline_slots(m->stages, m->stage) : 1;
     needs.acts.tp = tp_size(m);

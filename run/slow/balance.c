@@ -211,7 +211,7 @@ static void time_linears(LinearTime* least, Run* run, const WorkPlan* plan, int 
     double seconds[N_TIMES];
     void* act[N_ACTS];
     for (int i = 0; i < N_ACTS; i++) act[i] = model_act(m, (ActId)i, 0);
-    const ActId in[N_LINEARS] = {LN1, ATT, LN1, FC_ACT}, out[N_LINEARS] = {D_COLUMN, D_NORM, FC, D_NORM};
+    const ActId in[N_LINEARS] = {LN1, ATT, LN1, FC_ACT}, out[N_LINEARS] = {D_CORE_IN, D_NORM, FC, D_NORM};
     int fused = shape_act(&m->shape) == ACT_GELU;
     work_set(m, plan);
     work_begin(m);
@@ -221,7 +221,7 @@ static void time_linears(LinearTime* least, Run* run, const WorkPlan* plan, int 
         work_forward(m, (LinearId)i, 0, act[out[i]], fused && i == LINEAR_FC ? act[FC_ACT] : NULL, act[in[i]], N);
     for (int i = N_LINEARS; i-- > 0;) {
         LinearId id = (LinearId)i;
-        char *dx = act[is_column(id) ? D_NORM : D_COLUMN], *dout = act[is_column(id) ? D_COLUMN : D_NORM];
+        char *dx = act[is_linear_in(id) ? D_NORM : D_CORE_IN], *dout = act[is_linear_in(id) ? D_CORE_IN : D_NORM];
         work_backward_weight(m, id, 0, dout, act[in[i]], N);
         work_backward_input(m, id, 0, dx, dout, fused && i == LINEAR_FCPROJ ? act[FC] : NULL, N);
     }

@@ -44,7 +44,7 @@ struct Pruner {
 // Columns of a linear's input where this rank has so many units.
 static int list_length(const Model* m, LinearId id, SliceCount units) {
     int n = sublayer_of(id) == ATTENTION ? units.heads : units.hidden;
-    return is_column(id) ? m->shape.C : n * unit_columns(&m->shape, sublayer_of(id));
+    return is_linear_in(id) ? m->shape.C : n * unit_columns(&m->shape, sublayer_of(id));
 }
 
 static size_t layer_elems(const Model* m) {
@@ -153,8 +153,8 @@ static PruneList prune_list(const Pruner* k, const List* list) {
     const Shape* shape = &k->model->shape;
     SublayerId id = sublayer_of(list->id);
     int rows = runs_sum(unit_rows(shape, id, 1)), columns = unit_columns(shape, id);
-    double work = k->C;                                                        // of a column of Row
-    if (is_column(list->id)) work = (double)(list[-1].stay / columns) * rows;  // behind its Row
+    double work = k->C;                                                           // of a column of Out
+    if (is_linear_in(list->id)) work = (double)(list[-1].stay / columns) * rows;  // behind its Out
     return (PruneList){list->stay, work};
 }
 
