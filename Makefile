@@ -221,8 +221,8 @@ $(build)/test_on_gpu/%: $(build)/test_on_gpu/%.o $(build)/checked.a $(build)/rag
 	$(call linked,$(link))
 
 # Tests that have the trainer inside, by a header of run/ but those of run/model, link it without its main.
-trainers := $(patsubst test/%.c,%,$(shell grep -lE '"(test/(trainer|resized_plans)|run/(core|run|[a-ln-z][a-z]+/[a-z_]+)).h' \
-  test/*.c))
+inside   := "(test/(trainer|resized_plans)|run/(core|run|[a-ln-z][a-z]+/[a-z_]+)).h
+trainers := $(patsubst test/%.c,%,$(shell grep -lE '$(inside)' test/*.c))
 $(foreach d,test test_on_emu test_on_gpu,$(trainers:%=$(build)/$d/%)): $(build)/test/train_gpt.o
 $(build)/test/train_gpt.o: train_gpt.cu $(build)/flags
 	$(call step,CC $< without main,$(CC) $(COMMON) -Dmain=train_main -x c -c $< -o $@)
