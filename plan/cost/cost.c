@@ -110,9 +110,10 @@ static void add_measured(GroupCost* g, const Cost* cost, const PlanLimits* limit
     if (ulysses_size > 1) {
         const LinkTable* link = &cost->link[ulysses_across(g, limits, first_rank) ? LINK_ACROSS : LINK_INSIDE];
         double channel = f->exchange * cost->elem_bytes / g->cp_size * (ulysses_size - 1) / ulysses_size / parts;
-        double own = 2 * layers * (parts - 1), any = own + layers;
-        add_communication(g, link, 2 * layers * parts, channel * (cost->channels + 2 * cost->kv_channels), own, any);
-        add_communication(g, link, 2 * layers * parts, channel * cost->channels, own, any);
+        double passes = (2 + cost->again) * layers, own = passes * (parts - 1), any = own + passes / 2;
+        double count = passes * parts;
+        add_communication(g, link, count, channel * (cost->channels + 2 * cost->kv_channels), own, any);
+        add_communication(g, link, count, channel * cost->channels, own, any);
         if (link->n) g->first[0].count = g->first[1].count = layers * parts, g->first[1].at = 1;
     }
     if (ring_size > 1) {
@@ -120,7 +121,7 @@ static void add_measured(GroupCost* g, const Cost* cost, const PlanLimits* limit
         int of_parts = ulysses_size > 1 ? parts : 1;  // each part of the heads has a ring of its own
         double rings = of_parts * layers;
         double channels = f->hop * 2.0 * cost->kv_channels / ulysses_size / ring_size / of_parts;  // of keys and values
-        double hops = 2 * (ring_size - 1) * rings, own = g->parts ? hops : 0,
+        double hops = (2 + cost->again) * (ring_size - 1) * rings, own = g->parts ? hops : 0,
                first = ulysses_size == 1 ? 2 * layers : 0;
         if (link->n && ulysses_size == 1) g->first[0].count = g->first[1].count = layers;
         if (link->n) g->hop[0] = (GroupExchange){0, rings, g->n_communications};
@@ -143,14 +144,16 @@ static double published_link(GroupCost* g, const Cost* cost, const PlanLimits* l
     g->first[0].linear = cost->link_scale * ms * (1 + 2 * keys) / (2 * all);
     g->first[1].linear = cost->link_scale * ms / (2 * all);
     double hop = f->hop * message_ms(cost, 2, g->across, node, token * keys / all);
+    ms *= 1 + cost->again / 2;  // forward passes have half of it
     double own = g->parts ? cost->link_scale * ms * (g->parts - 1) / g->parts : 0, any = own;
     if (u == 1 && ring_size > 1) g->first[0].linear = g->first[1].linear = cost->link_scale * hop;
-    if (u > 1 || !g->parts) any += (g->first[0].linear + g->first[1].linear) / MAX(g->parts, 1);
-    if (ring_size > 1) ms += (2 * (ring_size - 1) + ring_size * gradient) * hop;
+    if (u > 1 || !g->parts) any += ((1 + cost->again) * g->first[0].linear + g->first[1].linear) / MAX(g->parts, 1);
+    double hops = (2 + cost->again) * (ring_size - 1);
+    if (ring_size > 1) ms += (hops + ring_size * gradient) * hop;
     if (ring_size > 1 && g->parts) {
         g->hop[0].linear = cost->link_scale * hop, g->hop[1].linear = gradient * g->hop[0].linear;
-        double hops = (ring_size - 1) * (2 * g->hop[0].linear + g->hop[1].linear);
-        own += hops, any += hops;
+        double hide = hops * g->hop[0].linear + (ring_size - 1) * g->hop[1].linear;
+        own += hide, any += hide;
     }
     if (cost->tensor_ranks > 1)
         ms += cost->tensor_exchanges * collective_ms(cost, cost->tensor_ranks, cost->tensor_nodes, node,

@@ -48,6 +48,7 @@ typedef struct Cost {
     double step;         // ms a step: reduce, update, gather
     double round;        // least ms of a micro-batch, as measured in rounds of a system with ZeRO-3
     double link_scale;   // 1: communication as the tables say
+    double again;        // share of layers that do the exchanges of their forward pass twice (--recompute block)
     // published machines
     double token_bytes;  // moved a token by the all-to-alls, all layers, both ways; a rank of d moves token_bytes s / d
     int n_groups;        // 0: link tables instead

@@ -47,6 +47,15 @@ static void divide_among_group(Cost* cost, const Shape* whole, const Layout* lay
     cost->kv_channels = (int)(cost->kv_channels * share + 0.5);
 }
 
+// A machine's times are those of passes that keep all. Blocks computed again repeat their forward pass, a third.
+static void compute_again(Cost* cost, const Shape* whole, const Layout* layout) {
+    double head = (double)whole->Vp * whole->C / shape_padded_weights(whole);
+    for (int s = 0; s < layout->stages; s++)
+        cost->again += layout_again(layout, s) * layout->stage[s].layers / whole->L;
+    cost->quadratic *= 1 + cost->again / 3;
+    cost->per_token *= 1 + cost->again * (1 - head) / 3;
+}
+
 void layout_divide_cost(Cost* cost, const Shape* whole, const Layout* layout, const TpSplit* split, int elem_bytes,
                         int nodes, int overlap) {
     int P = layout->stages;
@@ -55,6 +64,7 @@ void layout_divide_cost(Cost* cost, const Shape* whole, const Layout* layout, co
         cost->elem_bytes = elem_bytes;
     }
     if (split) divide_among_group(cost, whole, layout, split, elem_bytes, nodes, overlap);
+    compute_again(cost, whole, layout);
     cost->quadratic /= P, cost->per_token /= P, cost->micro_batch /= P, cost->link_scale /= P;
 }
 

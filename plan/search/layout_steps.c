@@ -73,7 +73,8 @@ static RoundWork work_of(const CostTerms* pass, const Setting* s, int stages, do
     double tensor = group_communication_ms(&s->groups[1], tokens);
     double squares = s->cost.quadratic > 0 ? pace * pass->quadratic / s->cost.quadratic : 0;
     double shared = pass->communication - tensor;
-    return (RoundWork){tokens, squares, shared > 1e-9 * pass->communication ? stages * shared : 0};
+    double once = 1 + s->cost.again / 2;  // plays do exchanges again by themselves
+    return (RoundWork){tokens, squares, shared > 1e-9 * pass->communication ? stages * shared / once : 0};
 }
 
 // Finds each round's pass that takes longest. Ranks that run freely count as like passes, as many as the rank has that

@@ -197,6 +197,9 @@ static void find_weights(WeightTimes weights[MOST_STAGES], const Machine* machin
         *w = (WeightTimes){.zero = zero};
         if (m->comm->size > 1 && !machine_has_weights(machine, zero))
             *w = transfer_weights(&t, &part, zero, m->comm->size, nodes, elem, grad_bytes);
+        // Like pipelines of a list divide layers alone; the ends move (strategy_moves.h).
+        if (run->strategies) w->gather[WEIGHTS_FIRST] = w->gather[WEIGHTS_LAST] = 0;
+        if (run->strategies) w->reduce[WEIGHTS_FIRST] = w->reduce[WEIGHTS_LAST] = 0;
         w->update = machine->cost.step, w->hides = m->comm->overlap, w->inside = zero_can_reduce_inside(m);
     }
 }
@@ -218,7 +221,7 @@ static void find(Found* found, const Run* run) {
         cost->link[LINK_INSIDE].n = cost->link[LINK_ACROSS].n = 0;
         return;
     }
-    if (!run->strategies) find_weights(found->weights, machine, run);
+    if (!run->strategies || m->ranks->zero.stage > 1) find_weights(found->weights, machine, run);
     divide_among_ranks(cost, m);
 }
 

@@ -133,7 +133,10 @@ void ahead_agree(Run* run, const RankReport* report, uint64_t decided, int expla
     PlanHash made = plan_hash_of(run, &run->ahead);
     made.plan = hash_bytes(clock->calibration.theta, sizeof clock->calibration.theta, made.plan ^ decided);
     made.failed = x->why[0] != 0;
+    const Prediction* p = &next->made.prediction;
     double expected = calibration_predict(&clock->calibration, next->made.terms);
+    if (run->strategies && next->made.predicted)  // what shows of rounds' weights and gradients
+        expected += MAX(0, p->step - p->makespan - clock->setting.weights.update);
     Agreement mine = {made,
                       (uint64_t)interrupted,
                       (uint64_t)run->model.left,
