@@ -511,8 +511,9 @@ CLAIM(virtual_pipelines_take_the_times_of_their_schemes) {
     double moving[2 * STEPS];
     CHECK(check_virtual_steps(SCHEMES, WITHOUT_STAGES, moving, 1e-6) >= 2);
     for (int i = 0; i < STEPS; i++) CHECK(moving[i] == 0);
-    // Rounds of two pipelines in one order, each as long as the longer of both.
-    CHECK(check_virtual_steps(SCHEMES, "tp4+tp2pp2; 2xtp2pp2", moving, 0.01) >= 1);
+    // Rounds of two pipelines in one order, each as long as the longer of both. Predictions have a third of the fixed
+    // cost, 1 ms, under the forward pass, where virtual ranks have all of it behind the backward pass.
+    CHECK(check_virtual_steps(SCHEMES, "tp4+tp2pp2; 2xtp2pp2", moving, 0.025) >= 1);
 }
 
 // Links that are dear between nodes: narrow pipelines, whose ranks want more of the model, are no longer chosen. Sums
