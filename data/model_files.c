@@ -188,8 +188,7 @@ int optimizer_path(char path[DISK_PATH], const char* dir, int rank, int ranks, E
     return disk_join(path, dir, name, err);
 }
 
-int optimizer_write(const ModelState* state, int with_master, const SafeTensor* extra, int n_extra, const char* dir,
-                    Err err) {
+int optimizer_write(const ModelState* state, int with_master, const char* dir, Err err) {
     char path[DISK_PATH];
     int most = n_owned(state->shape, with_master);
     Writer w = {.state = state, .staged = -1, .path = path, .err = err};
@@ -200,7 +199,7 @@ int optimizer_write(const ModelState* state, int with_master, const SafeTensor* 
         w.parts[w.n] = owned_part(state->shape, k, state->rank);
         w.n += w.parts[w.n].segment.n > 0;
     }
-    int result = write_parts(&w, extra, n_extra);
+    int result = write_parts(&w, NULL, 0);
     free(w.parts);
     return result;
 }

@@ -8,8 +8,8 @@
 //
 // Optimizer state is ours, in fp32: rank r of n writes the segments that it owns to
 // optimizer-RRRRR-of-NNNNN.safetensors, any number of ranks reads them. "m.h.3.qkvw" is a whole tensor,
-// "m.h.3.qkvw@4096" the part of it that begins at element 4096 and is as long as its only dimension. Behind these may
-// stand what else the rank keeps to itself (run/slow/prune.c).
+// "m.h.3.qkvw@4096" the part of it that begins at element 4096 and is as long as its only dimension. No other tensor of
+// these files is read.
 #pragma once
 #include "data/safetensors.h"
 #include "plan/base/disk.h"
@@ -69,10 +69,9 @@ enum { OPTIMIZER_NAME = 64 };
 void optimizer_name(char name[OPTIMIZER_NAME], int rank, int ranks);
 int optimizer_path(char path[DISK_PATH], const char* dir, int rank, int ranks, Err err);
 
-// Writes m and v, and master when with_master, of state->rank into its file in dir, then n_extra tensors with data of
-// their own. A value that is not finite is an error.
-int optimizer_write(const ModelState* state, int with_master, const SafeTensor* extra, int n_extra, const char* dir,
-                    Err err);
+// Writes m and v, and master when with_master, of state->rank into its file in dir. A value that is not finite is an
+// error.
+int optimizer_write(const ModelState* state, int with_master, const char* dir, Err err);
 // Reads the same of state->rank from the files of `ranks` ranks in dir; if they are another model's, or one is missing,
 // nothing is put.
 int optimizer_read(const ModelState* state, int with_master, int ranks, const char* dir, Err err);

@@ -93,7 +93,7 @@ static void write_all(Shape shape, int ranks, int with_master) {
         Rank rank;
         open_rank(&rank, shape, r, ranks);
         visit(&rank, N_KINDS, 1);
-        CHECK(optimizer_write(&rank.state, with_master, NULL, 0, run_dir, err) == 0);
+        CHECK(optimizer_write(&rank.state, with_master, run_dir, err) == 0);
         close_rank(&rank);
     }
 }
@@ -157,7 +157,7 @@ CLAIM(values_that_are_not_finite_are_not_written) {
         memcpy(&rank.owned[i][shape_segment(&rank.shape, 3, 0).at], &wrong[i], sizeof wrong[i]);
         for (int in_memory = 0; in_memory < 2; in_memory++) {
             rank.state.image = in_memory ? &full : NULL;
-            CHECK(optimizer_write(&rank.state, 1, NULL, 0, run_dir, err) == -1);
+            CHECK(optimizer_write(&rank.state, 1, run_dir, err) == -1);
             CHECK(strstr(err, "optimizer-00000-of-00001") && strstr(err, "finite") && strstr(err, "tensor"));
         }
         close_rank(&rank);

@@ -265,6 +265,8 @@ CLAIM(a_decision_wins_what_it_promises_within_a_tenth) {
     check_promise(8, "--straggle rank=1,x=2");
     check_promise(8, "--straggle rank=1,x=8");
     check_promise(4, "--straggle rank=3,x=4,whole");
+    check_promise(4, "--balance resize --straggle rank=1,x=4");
+    check_promise(4, "--balance semi --straggle rank=1,x=8");
     check_promise(8, "--straggle 'rank=0,x=8;rank=2,x=6;rank=5,x=4;rank=7,x=2'");
     check_promise(4, "--arch llama,kv-heads=8 --straggle 'rank=0,x=4;rank=2,x=2'");
 }
@@ -337,6 +339,7 @@ CLAIM(a_run_that_goes_on_balances_as_if_it_had_not_been_left) {
     } rows[] = {{"--balance documents --tp 1 --pp 1", 7},
                 {"--balance migrate --tp 1 --pp 1 --strategies '4xtp1; tp4' --capacity 130", 8},
                 {"--balance migrate --pp 1", 7},
+                {"--balance resize --pp 1", 10},
                 {"--balance migrate", 8}};
     for (int i = 0; i < COUNT(rows); i++) {
         double ms[2][ALL], loss[2][ALL];
@@ -486,7 +489,6 @@ CLAIM(what_has_no_result_is_refused_with_a_line) {
         {"--machine a100-7b --init $W/run", "has no --init", 0},
         {"--machine a100-7b --eval-every 5", "has no --eval-every", 0},
         {"--machine a100-7b --save-every 5", "has no --save-every", 0},
-        {"--machine a100-7b --balance semi", "has no --balance resize or semi", 0},
         {"--machine a100-7b --dump-grads $W/g", "has no --dump-grads", 0},
         {"--machine hydraulis-7b", "a rank alone has no times", 0},
         {"--machine hydraulis-7b --layout auto --memory 4G", "it has times of whole pipelines, for --strategies", 0},

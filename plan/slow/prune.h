@@ -1,22 +1,14 @@
 // prune.h - chooses how many columns a resized rank leaves out of its matmuls, and which.
 //
-// It keeps those whose weights change most, v_j = sum_i |W_now[i][j] - W_ago[i][j]| (Wang et al. 2024, "Accelerating
-// Heterogeneous Tensor Parallelism via Flexible Workload Control", and its released code). The value of a dropped one
-// is never measured, so it rises a little at every refresh, and none is dropped for ever.
+// Resizing of columns is that of Wang et al. 2024 ("Accelerating Heterogeneous Tensor Parallelism via Flexible Workload
+// Control"). Theirs keeps the columns whose weights change most; here chance chooses, anew at every refresh, which lost
+// less in our runs (dev/results/stragglers.md).
 #pragma once
 #include "plan/base/base.h"
 
-// ---- which
-
-// Sets the values (n) of a list to 1, at the start.
-void prune_start(float* value, int n);
-// Learns after a refresh interval: value[j] = change[j] for those that were kept (kept (n_kept), ascending); the others
-// rise by a tenth of the mean of the new values.
-void prune_learn(float* value, const float* change, int n, const int* kept, int n_kept);
-// Sets kept (n_kept) to the n_kept of 0 .. n - 1 with the greatest values, ascending; ties go to the lower index.
-void prune_choose(int* kept, int n_kept, const float* value, int n);
-// Sets change (cols) to the sum over rows of |now - ago|, both (rows,cols).
-void prune_change(float* change, const float* now, const float* ago, int rows, int cols);
+// Sets kept (n_kept) to n_kept of 0 .. n - 1, ascending. Every set is equally likely; seeds alone decide, so that all
+// machines draw the same.
+void prune_draw(int* kept, int n_kept, int n, uint64_t seed);
 
 // ---- how many
 //

@@ -78,8 +78,8 @@ static void add_image(StateCopy* copy, const char* name, SafeImage image) {
 
 int state_copy(Run* run, StateCopy* copy, SafeImage room, const char* dir, Err err) {
     char path[CHECKPOINT_PATH], name[OPTIMIZER_NAME];
-    SafeTensor lists[PRUNER_TENSORS];
-    int n_lists = balance_save(run, lists), rank = run->model.world->rank, ranks = run->model.world->size;
+    int rank = run->model.world->rank, ranks = run->model.world->size;
+    balance_save(run);
     run->books->saved.ranks = ranks;
     *copy = (StateCopy){.n = 0};
     SafeImage model = {room.bytes, MIN(room.room, model_bytes(run, rank)), 0};
@@ -89,7 +89,7 @@ int state_copy(Run* run, StateCopy* copy, SafeImage room, const char* dir, Err e
     state.image = &model;
     int failed = hf_write(&state, STATE_WEIGHTS, NULL, 0, rank == 0 ? path : NULL, err);
     state.image = &optimizer;
-    if (state_write_owned(run, &state, lists, n_lists, dir, failed, err)) return -1;
+    if (state_write_owned(run, &state, dir, failed, err)) return -1;
     if (rank == 0) add_image(copy, model_name, model);
     if (rank == 0 && add_small_files(copy, run, err)) return -1;
     optimizer_name(name, rank, ranks);

@@ -131,11 +131,10 @@ static int keeps_master(const Model* m) { return m->array[MODEL_MASTER] != NULL;
 
 // ---- into files
 
-int state_write_owned(Run* run, const ModelState* state, const SafeTensor* extra, int n_extra, const char* dir,
-                      int has_failed, Err err) {
+int state_write_owned(Run* run, const ModelState* state, const char* dir, int has_failed, Err err) {
     int with_master = keeps_master(&run->model);
     if (is_divided(&run->model)) collect_state(run, with_master);
-    if (!has_failed) has_failed = optimizer_write(state, with_master, extra, n_extra, dir, err);
+    if (!has_failed) has_failed = optimizer_write(state, with_master, dir, err);
     if (run->books->collected) run->model.k->free_memory(run->books->collected);
     run->books->collected = NULL;
     return has_failed ? -1 : 0;

@@ -46,7 +46,8 @@ void balance_count_units(UnitGroup* units, const Shape* whole, const TpSplit* sp
 
 static double slices_of(const StageBalance* x, SliceCount n) { return n.hidden + x->units.head_work * n.heads; }
 
-SliceCount balance_staying(const StageBalance* x, int t) {
+// Those that stay with rank t of the group.
+static SliceCount staying(const StageBalance* x, int t) {
     SliceCount own = x->units.own[t], given = work_moved(&x->plan, t, 0);
     return (SliceCount){own.heads - given.heads, own.hidden - given.hidden};
 }
@@ -59,15 +60,6 @@ static BalanceSetting setting_of(const Balance* b, const StageBalance* x) {
 
 // ---- carrying out
 
-void balance_set_work(Run* run, const PrunedLayer* lists) {
-    WorkPlan* plan = &run->balance->own->plan;
-    plan->kept = lists;
-    plan->active = plan->n_moves > 0 || lists != NULL;
-    plan->of_group = run->balance->own->decision.active;
-    work_set(&run->model, plan);
-    plan->kept = NULL;
-}
-
 void balance_set_moves(WorkPlan* plan, const UnitGroup* x, const BalanceDecision* d) {
     int n = plan->n_moves = d->active ? balance_moves(plan->moves, x->own, d->tiles, x->ranks, x->tile) : 0;
     for (int t = 0; t < x->ranks; t++) {
@@ -76,21 +68,21 @@ void balance_set_moves(WorkPlan* plan, const UnitGroup* x, const BalanceDecision
     }
 }
 
-static void carry_out(Run* run) {
-    Model* m = &run->model;
+// Work is left out by turns of chance: at every refresh other columns.
+void balance_carry_out(Run* run) {
     Balance* b = run->balance;
-    int t = tp_rank(m);
+    int t = tp_rank(&run->model);
+    int64_t turn = run->state.step / MAX(run->config.refresh, 1);
+    WorkPlan* plan = &b->own->plan;
     for (StageBalance* x = b->stage; x < b->stage + b->stages; x++)
         balance_set_moves(&x->plan, &x->units, &x->decision);
     // The decision is in time; this is the work that must be left out for it.
     double gamma = MIN(b->setting.most_pruned, b->own->decision.pruned[t] / (1 - b->fixed));
-    const PrunedLayer* lists = NULL;
-    // Weights are read only where something is or was left out: elsewhere no list will be chosen.
-    if (b->pruner && (gamma > 0 || pruner_layers(b->pruner))) {
-        zero_settle(m);
-        lists = pruner_choose(b->pruner, m, gamma, balance_staying(b->own, t));
-    }
-    balance_set_work(run, lists);
+    if (b->pruner) plan->kept = pruner_choose(b->pruner, gamma, staying(b->own, t), turn);
+    plan->active = plan->n_moves > 0 || plan->kept != NULL;
+    plan->of_group = b->own->decision.active;
+    work_set(&run->model, plan);
+    plan->kept = NULL;
 }
 
 static void say_decision(Run* run, const StageBalance* x, const BalanceDecision* d) {
@@ -253,7 +245,7 @@ static void find_fixed(Run* run) {
     WorkPlan whole = {0}, resized = {0};
     LinearTime all = {INFINITY, INFINITY}, some = all;
     double fixed = 0, gathering = 0;
-    resized.kept = pruner_choose(b->pruner, m, 0.75, own);
+    resized.kept = pruner_choose(b->pruner, 0.75, own, 0);
     resized.active = resized.kept != NULL;
     double g = resized.active ? pruner_left_out(b->pruner) : 0;
     for (int i = 0; i < TIMES && g > 0; i++) {
@@ -262,7 +254,7 @@ static void find_fixed(Run* run) {
     }
     if (g > 0 && all.matmuls > 0) fixed = (some.matmuls / all.matmuls - (1 - g)) / g, gathering = some.rest - all.rest;
     work_set(m, &whole);
-    pruner_choose(b->pruner, m, 0, own);
+    pruner_choose(b->pruner, 0, own, 0);
     zero_clear_grads(m);
     b->fixed = fmax(0, fmin(0.9, middle(run, fixed)));
     double tokens = (double)run->config.batch_tokens / m->comm->size, of_layer = middle(run, gathering) * tokens / N;
@@ -342,12 +334,12 @@ void balance_ready(Run* run) {
     if (b->setting.mode != BALANCE_OFF && m->world->size == 1)
         printf("balance %s: nothing to do, there is one rank only\n", c->balance);
     if (b->jobs) b->jobs->ready(run);
-    if (c->resume) balance_take_measures(run);
-    if (!m->ranks->work || run->strategies) return;
-    if (b->setting.mode != BALANCE_RESIZE) find_move_cost(run);
-    if (b->setting.mode != BALANCE_MIGRATE && !b->keeps) b->pruner = pruner_open(m);
+    int in_groups = m->ranks->work && !run->strategies;
+    if (in_groups && b->setting.mode != BALANCE_RESIZE) find_move_cost(run);
+    if (in_groups && b->setting.mode != BALANCE_MIGRATE && !b->keeps) b->pruner = pruner_open(m, (uint64_t)c->seed);
     if (b->pruner) find_fixed(run);
-    if (c->resume) balance_take_up(run);
+    if (c->resume) balance_take_measures(run);
+    if (c->resume && in_groups) balance_take_up(run);
 }
 
 // ---- a step
@@ -610,7 +602,7 @@ void balance_change(Run* run) {
         return;
     }
     for (int s = 0; s < b->stages; s++) decide(run, &b->stage[s]);
-    carry_out(run);
+    balance_carry_out(run);
 }
 
 uint64_t balance_state_hash(const Run* run) {

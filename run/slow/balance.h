@@ -8,7 +8,6 @@
 // documents. Where data ranks have measured unlike numbers, the slowest one's count.
 #pragma once
 #include "data/runlog.h"
-#include "data/safetensors.h"
 #include "plan/slow/prune.h"
 #include "run/model/work.h"
 
@@ -38,42 +37,27 @@ int balance_keeps(const Config* c);
 // planned.
 int balance_explains_step(const Run* run);
 uint64_t balance_state_hash(const Run* run);  // of what all ranks must have decided alike
-// The decision goes into run->state, this rank's lists into `lists`; returns how many tensors these are.
-int balance_save(Run* run, SafeTensor* lists);
+void balance_save(Run* run);                  // what it must go on with: into the saved state
 
-// ---- prune.c: which columns of its linears' inputs a rank leaves out from one refresh to the next: those whose
-// weights change least (plan/slow/prune.h)
+// ---- prune.c: which columns of its linears' inputs a rank leaves out from one refresh to the next: those that are
+// drawn (plan/slow/prune.h)
 //
-// A Pruner holds host memory: the weights of the four linears at the last refresh, in the model's type, a value for
-// every column, and the lists. Every function is deterministic: data ranks, which have equal
-// weights, come to equal lists, and with ZeRO stage 3 call these together.
+// A draw follows from the seed, the number of the refresh, the layer of the model and the linear. So data ranks, which
+// have equal weights, leave out the same, and a run that goes on leaves out what one does that was not left.
 typedef struct Pruner Pruner;
 
-// m must outlive it. Nothing is left out yet, and nothing known of changes. Ends the program where there is no memory.
-Pruner* pruner_open(Model* m);
+// m must outlive it. Nothing is left out yet. Ends the program where there is no memory.
+Pruner* pruner_open(const Model* m, uint64_t seed);
 void pruner_close(Pruner* pruner);
 
-// A refresh. Between steps, when all weights are there (zero_settle): learns what changed since the last one, and
-// chooses lists that leave out `gamma` of this rank's resizable work, once the slices that it gives away are gone.
-// stay: heads and hidden units that stay, its first ones. To be called at every refresh, with gamma 0 too: a list
-// counts for the whole time until the next call, and what was left out then is not measured.
+// Draws lists that leave out `gamma` of this rank's resizable work, once the slices that it gives away are gone. stay:
+// heads and hidden units that stay, its first ones. turn: the number of the refresh.
 //
 // Columns are left out in multiples of WORK_TILE, or where these are fewer than 4 of a smaller power of 2; one such
 // tile always stays. Numbers are rounded up, so that at least gamma is saved where that may be: in either half of every
 // block, since each half ends in a reduce-scatter, and less than a tile too much.
-// Returns (L) layers, valid until the next call of any of these. NULL where nothing is left out.
-const PrunedLayer* pruner_choose(Pruner* pruner, Model* m, double gamma, SliceCount stay);
-// The lists of the last pruner_choose or pruner_load, and the fraction of the resizable work that stays which they
-// really leave out.
+// Returns (L) layers, valid until the next call. NULL where nothing is left out.
+const PrunedLayer* pruner_choose(Pruner* pruner, double gamma, SliceCount stay, int64_t turn);
+// The lists of the last pruner_choose, and the fraction of the resizable work that stays which they really leave out.
 const PrunedLayer* pruner_layers(const Pruner* pruner);
 double pruner_left_out(const Pruner* pruner);
-
-// What a checkpoint keeps of it, in this rank's file of optimizer state: of each list "pruned.NAME.value" and
-// "pruned.NAME.kept", (L,n), 1 where a column is kept. Valid until the next call of any of these.
-// Returns how many; 0 where nothing is left out.
-enum { PRUNER_TENSORS = 2 * N_LINEARS };
-int pruner_tensors(const Pruner* pruner, SafeTensor tensors[PRUNER_TENSORS]);
-// Takes them up from that file, where it has any, as at the refresh that `stay` is of. The older weights are not saved:
-// they are those of this moment, which must be there, and the next refresh learns what changed since. 0; or -1 with a
-// message, where they are of another model or part of it, or make no sense: then only pruner_close may follow.
-int pruner_load(Pruner* pruner, const SafeTensors* file, SliceCount stay, Err err);

@@ -55,13 +55,12 @@ struct Balance {
 };
 
 // balance.c. The most units that a rank may come to compute, which bounds its memory: twice its share of an even
-// division and what rounding adds; those that stay with rank t of the group.
+// division and what rounding adds.
 SliceCount balance_most(const Model* m);
-SliceCount balance_staying(const StageBalance* x, int t);
-// The work of a decision; none where helpers have no memory for it: not all decisions in files are ours. lists: as they
-// are, of a refresh or of a checkpoint; NULL: nothing is left out.
+// The work of a decision; none where helpers have no memory for it: not all decisions in files are ours.
 void balance_set_moves(WorkPlan* plan, const UnitGroup* units, const BalanceDecision* d);
-void balance_set_work(Run* run, const PrunedLayer* lists);
+// Carries out the decisions of all stages, those of a refresh or of a checkpoint.
+void balance_carry_out(Run* run);
 // What is known of paces by now is what plans go by from the next on.
 void balance_set_paces(Run* run);
 

@@ -38,7 +38,7 @@ void balance_take_division(Run* run) {
 }
 
 // ---- what was measured: paces of ranks, and what groups have measured since the last refresh, with what they
-// remember of those before. Older weights are not kept, by which resizing chooses.
+// remember of those before.
 
 // Goes over all numbers in one order: puts them into the state, or takes them from there.
 typedef struct Walk {
@@ -83,6 +83,13 @@ static void walk_decision(Walk* w, BalanceDecision* d, int ranks) {
     }
 }
 
+// What resizing saves: the saved number counts, so that as much is left out as before, where there is one.
+static void known(Walk* w, double* x) {
+    double saved = *x;
+    number(w, &saved);
+    if (saved > 0) *x = saved;
+}
+
 static void walk_group(Walk* w, StageBalance* x, int ranks) {
     BalanceMemory* memory = &x->memory;
     number(w, &x->units.head_work), whole(w, &memory->steps, 0, INT_MAX), whole(w, &memory->active, 0, 1);
@@ -102,9 +109,11 @@ static int walk_all(Walk* w, Balance* b, int group) {
         if (of[i] != here) return 0;
     }
     whole(w, &b->n_samples, 0, INT_MAX);
+    if (b->pruner) known(w, &b->fixed);
     for (StageBalance* x = b->stage; x < b->stage + b->stages; x++) {
         walk_speeds(w, &x->speeds);
         if (group) walk_group(w, x, group);
+        if (b->pruner) known(w, &x->gathering);
     }
     return 1;
 }
@@ -134,7 +143,7 @@ void balance_take_measures(Run* run) {
 // ---- decisions
 
 // Ranks of all stages' groups, one behind another; those of more than a state holds are not saved.
-int balance_save(Run* run, SafeTensor* lists) {
+void balance_save(Run* run) {
     const Balance* b = run->balance;
     RunState* saved = &run->books->saved;
     int R = tp_size(&run->model), ranks = b->stages * R, active = 0;
@@ -155,16 +164,12 @@ int balance_save(Run* run, SafeTensor* lists) {
         saved->own_hidden[i] = x->split.hidden[t + 1] - x->split.hidden[t];
     }
     save_measures(run);
-    return b->pruner ? pruner_tensors(b->pruner, lists) : 0;
 }
 
 void balance_take_up(Run* run) {
-    char path[CHECKPOINT_PATH], err[ERR_BYTES];
     Balance* b = run->balance;
-    Model* m = &run->model;
     const RunState* s = &run->books->saved;
-    SafeTensors file;
-    int t = tp_rank(m), R = tp_size(m);
+    int R = tp_size(&run->model);
     if (!s->balanced) return;
     for (int i = 0; i < s->balanced; i++) {
         BalanceDecision* d = &b->stage[i / R].decision;
@@ -173,14 +178,5 @@ void balance_take_up(Run* run) {
         d->tiles[i % R] = (SliceCount){(int)s->heads[i], (int)s->tiles[i]};
         b->stage[i / R].units.head_work = s->head_work[i];
     }
-    for (StageBalance* x = b->stage; x < b->stage + b->stages; x++)
-        balance_set_moves(&x->plan, &x->units, &x->decision);
-    if (optimizer_path(path, run->books->start_from, m->world->rank, m->world->size, err)) die("%s", err);
-    if (b->pruner && b->own->decision.pruned[t] > 0 && s->ranks == m->world->size) {
-        zero_settle(m);
-        if (safetensors_open(&file, path, err)) die("--resume: %s", err);
-        if (pruner_load(b->pruner, &file, balance_staying(b->own, t), err)) die("--resume: %s: %s", path, err);
-        safetensors_close(&file);
-    }
-    balance_set_work(run, b->pruner ? pruner_layers(b->pruner) : NULL);
+    balance_carry_out(run);
 }

@@ -29,8 +29,8 @@ void strategies_refuse_others(const Run* run) {
             "found %s; write who runs them into the strategies",
             found);
     if (!strcmp(c->balance, "resize") || !strcmp(c->balance, "semi"))
-        die("--strategies: expected --balance documents or migrate, found %s: what a rank leaves out follows from how "
-            "weights of its part changed, and that is another part from step to step",
+        die("--strategies: expected --balance documents or migrate, found %s: a rank leaves out a share of one part of "
+            "the model, and its part is another from step to step",
             c->balance);
     if (balance_keeps(c))
         die("--strategies: expected --balance moves=step, found keep: the strategies say how the model is divided");
