@@ -43,9 +43,6 @@ static const struct Member {
     {"tiles", DOUBLE, AT(tiles), 0, AT(balanced), 1e12},
     {"v", DOUBLE, AT(v), 0, AT(balanced), 1e12},
     {"head_work", DOUBLE, AT(head_work), 0, AT(balanced), 1e12},
-    {"divided", INTEGER, AT(divided), 1, 0, MOST_BALANCED},
-    {"own_heads", INTEGER, AT(own_heads), 0, AT(divided), 1 << 20},
-    {"own_hidden", INTEGER, AT(own_hidden), 0, AT(divided), 1 << 20},
     {"measured", INTEGER, AT(measured), 1, 0, MOST_MEASURES},
     {"measures", DOUBLE, AT(measures), 0, AT(measured), 1e300},
 };

@@ -29,8 +29,6 @@ typedef struct RunState {
     int balanced;
     double pruned[MOST_BALANCED], heads[MOST_BALANCED], tiles[MOST_BALANCED], v[MOST_BALANCED];  // see BalanceDecision
     double head_work[MOST_BALANCED];                                                             // of its stage
-    int divided;  // the same ranks, where moves=keep may have changed their division; and for each:
-    int own_heads[MOST_BALANCED], own_hidden[MOST_BALANCED];
     int measured;  // numbers that balancing goes on with (run/slow/saved.c); older files have none
     double measures[MOST_MEASURES];
 } RunState;

@@ -85,7 +85,6 @@ typedef struct Cluster {
     int64_t tree_room;     // most tokens of a tree that stays one piece of a step; 0: not known
     int step_tokens;       // most tokens of a step, with those that cut trees compute again; 0: as they are drawn
     size_t most_scratch;   // KernelLimits.most_scratch: an eighth of `available`, or 1 if memory is short
-    void* work_memory;     // (work_bytes) on the device
     Straggler stragglers[MOST_STRAGGLERS];
     int n_stragglers;
     double peak;   // FLOP/s of all ranks together, measured by kernels_peak; NaN: not known

@@ -580,15 +580,4 @@ CLAIM(the_loop_follows_stragglers_within_two_refreshes) {
                 }
 }
 
-// moves=keep: what costs nothing afterwards is as good as migration, and nothing where it gains less than a tenth.
-CLAIM(another_division_for_good_gains_a_tenth_or_is_none) {
-    for (double slow = 1; slow < 3; slow += .05) {
-        Group x = group_of(BALANCE_MIGRATE, 2, (double[]){slow, 1}, (SliceCount){0, 1000}, 1);
-        BalanceDecision d = balance_redivide(&x.memory, &x.setting, &x.units);
-        double best = 16 * slow / (1 + slow);
-        CHECK(d.active == (8 * slow > 1.1 * best));
-        CHECK_CLOSE(d.step_ms, d.active ? best : 8 * slow, .02);
-    }
-}
-
 int main(void) { return test_main(); }

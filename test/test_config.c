@@ -70,9 +70,9 @@ CLAIM(options_are_read_as_they_are_written) {
         {"--overfit", "--overfit 1\n"},
         {"--machine a=b", "--machine a=b\n"},
         {"--adamw beta2=0.99,decay=1", "--adamw beta2 0.99\n--adamw decay 1\n"},
-        {"--balance semi,lambda=2.5,moves=keep", "--balance semi\n--balance lambda 2.5\n--balance moves keep\n"},
-        {"--balance moves=keep --balance=lambda=2", "--balance off\n"},
-        {"--balance lambda=3,moves=keep", "--balance lambda 3\n--balance moves keep\n"},
+        {"--balance semi,lambda=2.5", "--balance semi\n--balance lambda 2.5\n"},
+        {"--balance lambda=3 --balance=lambda=2", "--balance off\n--balance lambda 2\n"},
+        {"--plan remap=yes,route=yes", "--plan remap yes\n--plan route yes\n"},
     };
     for (int i = 0; i < COUNT(cases); i++) {
         CHECK(parse(cases[i][0]) == 0);
@@ -117,10 +117,10 @@ CLAIM(what_is_wrong_is_refused_in_one_line) {
         {"--schedule cosine|linear", "--schedule expects cosine"},
         {"--dtype fp16", "auto|bf16|fp32"},
         {"--balance fast", "off|documents|resize|migrate|semi"},
-        {"--balance fill=same", "--balance expects KEY=VALUE with KEY lambda|moves, found"},
+        {"--balance fill=same", "--balance expects KEY=VALUE with KEY lambda, found"},
         {"--balance =same", "with KEY lambda"},
         {"--balance semi,", "--balance expects off|documents|resize|migrate|semi, found \"\""},
-        {"--balance semi,moves=", "--balance moves expects step|keep, found \"\""},
+        {"--balance semi,lambda=", "--balance lambda expects a number"},
         {"--adamw 0.9", "--adamw expects KEY=VALUE with KEY beta1|beta2|decay, found \"0.9\""},
         {"--overfit=yes", "--overfit takes no value, found \"yes\""},
         {"--explain plan", "--explain stands alone or before layout, found \"plan\""},
@@ -145,7 +145,7 @@ CLAIM(what_is_wrong_is_refused_in_one_line) {
 
 CLAIM(what_is_visited_restores_the_same_configuration) {
     static char before[sizeof seen];
-    CHECK(parse("--lr 0.000123 --data x y z --steps 99 --temperature 0.33 --balance moves=keep") == 0);
+    CHECK(parse("--lr 0.000123 --data x y z --steps 99 --temperature 0.33 --balance lambda=3") == 0);
     strcpy(before, saved());
     CHECK(parse("--steps 100") == 0);
     int lines = 0;
@@ -163,11 +163,11 @@ CLAIM(what_is_visited_restores_the_same_configuration) {
 }
 
 CLAIM(what_was_given_wins_and_what_is_of_one_start_is_not_restored) {
-    CHECK(parse("--balance moves=keep --straggle a") == 0);
-    CHECK(restore("--balance lambda", "2") == 0 && restore("--balance moves", "step") == 0);
+    CHECK(parse("--balance lambda=3 --straggle a") == 0);
+    CHECK(restore("--balance lambda", "2") == 0 && restore("--balance", "semi") == 0);
     CHECK(restore("--balance newer", "x") == 0 && restore("--newer", "x") == 0 && restore("--straggle", "b") == 0);
-    CHECK(restore("--balance fill", "same") == 0);  // an older one
-    CHECK(config.semi_lambda == 2 && !strcmp(config.moves, "keep") && config.straggle[0] == 'a');
+    CHECK(restore("--balance fill", "same") == 0 && restore("--balance moves", "keep") == 0);  // older ones
+    CHECK(config.semi_lambda == 3 && !strcmp(config.balance, "semi") && config.straggle[0] == 'a');
     CHECK(restore("--cp kind", "some") < 0 && strstr(err, "auto|ulysses|ring"));
     CHECK(restore("--machine", "file") == 0 && config.machine && restore("--plan refresh", "0") == 0);
     CHECK(config.refresh == 0 && restore("--probe", "1") == 0 && !config.probe);
@@ -216,7 +216,7 @@ static int help_on(const char* topic, char text[1 << 15]) {
 CLAIM(help_begins_with_what_a_person_needs_and_a_group_fits_two_screens) {
     static char first[1 << 15], all[1 << 15], one[1 << 15];
     static const char *const needed[] = {"--data", "--out", "--preset", "--steps", "--lr", "--resume", "--help ranks"},
-                             *const others[] = {"--adamw", "--straggle", "moves=", "--balance"},
+                             *const others[] = {"--adamw", "--straggle", "lambda=", "--balance"},
                              *const groups[] = {"data",   "model", "optimizer", "rhythm", "sampling",
                                                 "device", "ranks", "slow",      "inside"};
     help_on("", first), help_on("all", all);

@@ -30,9 +30,6 @@ CLAIM(a_state_comes_back_and_every_prefix_of_it_is_refused) {
                       .balanced = 2,
                       .pruned = {0.5},
                       .head_work = {3, 3},
-                      .divided = 2,
-                      .own_heads = {3, 1},
-                      .own_hidden = {70, 58},
                       .measured = 3,
                       .measures = {1, 1.0 / 3, 0}};
     CHECK(config_parse(&config, 8, argv, err) == 0);
@@ -42,7 +39,7 @@ CLAIM(a_state_comes_back_and_every_prefix_of_it_is_refused) {
     CHECK(found.step == 3 && !memcmp(&found.position, &state.position, sizeof found.position));
     CHECK(found.loss_hash == UINT64_MAX && found.corpus == 1 && found.content == UINT64_MAX && found.loss == 2.5);
     CHECK(found.balanced == 2 && found.pruned[0] == 0.5 && found.pruned[1] == 0 && found.head_work[1] == 3);
-    CHECK(isnan(found.val_loss) && found.divided == 2 && found.own_heads[0] == 3 && found.own_hidden[1] == 58);
+    CHECK(isnan(found.val_loss));
     CHECK(found.measured == 3 && !memcmp(found.measures, state.measures, sizeof found.measures));
     CHECK(restored.lr == 0.1234567890123456 && restored.steps == 80 && restored.data.n == 2);
     CHECK_STRING(restored.data.paths[0], "a \"quoted\" path");
@@ -144,12 +141,11 @@ CLAIM(members_of_a_state_that_are_missing_or_make_no_sense_are_refused) {
         {"val_loss", "null", {NULL, "\"7\"", "true", "[1]", "{}", "1e999", "false"}},
         {"balanced", "2", {NULL, "3", "-1", "1025", "null", "1.5", "1"}},
         {"pruned", "[0.9, 0]", {NULL, "[1, 0]", "[-0.1, 0]", "[0, null]", "[0]", "[0, 0, 0]", "7"}},
-        {"own_heads", "[3, 1]", {NULL, "[3]", "[3, -1]", "[3, 1.5]", "[3, 1048577]", "null", "[3, null]"}},
     };
     static Config config;
     static char changed[1 << 15];
     char* argv[] = {"train", NULL};
-    RunState state = {.balanced = 2, .divided = 2}, found;
+    RunState state = {.balanced = 2}, found;
     CHECK(config_parse(&config, 1, argv, err) == 0);
     char* text = run_state_text(&state, &config);
     config_free(&config);

@@ -482,62 +482,20 @@ static void evaluation_does_not_see_what_steps_leave_out_or_give_away(void) {
     no_plan();
 }
 
-// ---- another division
-
-static void divide_by(const TpSplit* split) {
-    model_divide_anew(&run->model, split);
-    elems = shape_param_elems(&m->shape);
-    work_close(m->ranks->work);
-    m->ranks->work = work_open(m, &run->model.ranks->work_needs, run->cluster->work_memory);
-    for (int i = 0; i < trainer.memory.n; i++)  // the trainer gives back what is there when it is closed
-        for (int part = 0; part < N_MODEL_ARRAYS; part++)
-            if (!strcmp(trainer.memory.entries[i].name, model_array_names[part]))
-                trainer.memory.entries[i].memory = m->array[part];
-}
-
-static int same_state(const State* a, const State* b) {
-    int same = 1;
-    for (int i = 0; i < 3; i++) same = same && !memcmp(a->values[i], b->values[i], elems * sizeof(float));
-    return same;
-}
-
-// The first rank gives all its heads but the shared ones away, and an odd number of hidden units: there a step has the
-// loss that it had, and back again all is what it was.
-static void another_division_keeps_weights_moments_and_the_step(void) {
-    TpSplit even = m->ranks->split, other = even;
-    if (tp_size(m) == 1) return;
-    int units = MIN(units_of_rank(0, 0), run->model.ranks->work_needs.most_heads - units_of_rank(0, 1));
-    if (!heads_stay()) other.head[1] -= units * (m->whole.NH / m->whole.NKV);
-    other.hidden[1] -= 5;
-    draw(0, BATCH / 4);
-    double before = step(expected);
-    State had = take_state();
-    divide_by(&other);
-    CHECK(heads_stay() || m->ranks->split.head[1] < even.head[1]);
-    CHECK_CLOSE(step(found), before, 1e-5 * before);
-    divide_by(&even);
-    State has = take_state();
-    CHECK(same_state(&has, &had) && step(found) == before);
-    check_gradients(found, expected, 0);
-    free_state(&had);
-    free_state(&has);
-}
-
 // ---- memory
 
 // Of work, which begins as rubbish and ends before a guard.
 enum { GUARD = 64 };
-static unsigned char* guard;
+static unsigned char *work_memory, *guard;
 
 static void guard_work(void) {
     size_t bytes = work_bytes(m, &run->model.ranks->work_needs);
-    unsigned char* memory = (unsigned char*)m->k->alloc(bytes + GUARD);
-    if (!memory) die("no memory for work");
-    memset(memory, 0x5a, bytes);
-    guard = (unsigned char*)memset(memory + bytes, 0xa5, GUARD);
+    work_memory = (unsigned char*)m->k->alloc(bytes + GUARD);
+    if (!work_memory) die("no memory for work");
+    memset(work_memory, 0x5a, bytes);
+    guard = (unsigned char*)memset(work_memory + bytes, 0xa5, GUARD);
     work_close(m->ranks->work);
-    run->cluster->work_memory = memory;
-    m->ranks->work = work_open(m, &run->model.ranks->work_needs, memory);
+    m->ranks->work = work_open(m, &run->model.ranks->work_needs, work_memory);
 }
 
 static void work_stays_within_its_memory(void) {
@@ -588,7 +546,7 @@ static void open_model(TestModel model, int n_options, char** options) {
 }
 
 static void close_model(void) {
-    m->k->free_memory(run->cluster->work_memory);
+    m->k->free_memory(work_memory);
     trainer_close(&trainer);
     float* arrays[] = {expected, found, saved, zeros};
     for (int i = 0; i < COUNT(arrays); i++) free(arrays[i]);
@@ -613,7 +571,6 @@ static void run_with(TestModel model) {
     RUN_TOGETHER(what_all_ranks_hold_stays_equal_over_resized_updates);
     if (model != OF_SHARED_KV_HEADS) RUN_TOGETHER(what_is_left_out_rests_while_the_rest_is_trained);
     if (model == A_GPT2) RUN_TOGETHER(evaluation_does_not_see_what_steps_leave_out_or_give_away);
-    RUN_TOGETHER(another_division_keeps_weights_moments_and_the_step);
     RUN_TOGETHER(work_stays_within_its_memory);
 }
 

@@ -225,20 +225,6 @@ CLAIM(slices_that_move_for_a_step_leave_the_loss_curve_as_it_was) {
     CHECK(gives && atof(gives + strlen("; 1 gives ")) <= 64 - 16);
 }
 
-static void migrate_for_good(Undisturbed* u) {
-    const Step* steps = migrate(u, "--balance migrate,moves=keep " SLOW_RANK);
-    for (int t = 1; t <= u->steps; t++) CHECK(steps[t].slices == 0);
-    double before = typical(steps, 6, 10, COMPUTE, 1) / typical(steps, 6, 10, COMPUTE, 0);
-    int settled = u->steps * 2 / 3;
-    double after = typical(steps, settled, u->steps, COMPUTE, 1) / typical(steps, settled, u->steps, COMPUTE, 0);
-    CHECK(after < 0.7 * before);  // it did move: half of the excess is far more than any noise
-}
-
-CLAIM(slices_that_move_for_good_leave_the_loss_curve_as_it_was_and_cost_nothing_later) {
-    migrate_for_good(&gpt);
-    migrate_for_good(&llama);
-}
-
 CLAIM(a_lambda_of_nothing_leaves_most_out_and_a_large_one_nothing) {
     static Step steps[MOST_STEPS];
     if (!have(&gpt)) return;
@@ -378,8 +364,8 @@ static void resume_between_refreshes(const char* balance, Step* whole, Step* res
 }
 
 CLAIM(a_resumed_run_goes_on_with_its_lists_and_decision) {
-    static const char* const balances[] = {"--balance resize", LLAMA "--balance resize",
-                                           "--balance migrate", QWEN "--balance semi,lambda=0"};
+    static const char* const balances[] = {"--balance resize", LLAMA "--balance resize", "--balance migrate",
+                                           QWEN "--balance semi,lambda=0"};
     static Step whole[MOST_STEPS], resumed[MOST_STEPS];
     for (int i = 0; i < COUNT(balances); i++) {
         resume_between_refreshes(balances[i], whole, resumed);
@@ -389,16 +375,6 @@ CLAIM(a_resumed_run_goes_on_with_its_lists_and_decision) {
         }
         CHECK(whole[14].of[GAMMA][1] > 0 || whole[14].of[SENT][1] > 0);
     }
-}
-
-// The division is a part of the checkpoint: the same bits.
-CLAIM(a_resumed_run_whose_slices_have_moved_for_good_is_divided_as_it_was) {
-    static Step whole[MOST_STEPS], resumed[MOST_STEPS];
-    resume_between_refreshes("--balance migrate,moves=keep", whole, resumed);
-    for (int t = 13; t <= 14; t++) CHECK_STRING(resumed[t].hash, whole[t].hash);
-    CHECK_SH(0,
-             "grep -q '\"own_hidden\": .[0-9]' $W/whole/step-000012/state.json && "
-             "grep -q 'divided anew' $W/whole/log.jsonl");
 }
 
 CLAIM(a_run_that_is_resumed_by_other_ranks_decides_anew_and_says_so) {

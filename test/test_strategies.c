@@ -579,7 +579,6 @@ CLAIM(what_does_not_go_with_strategies_is_said) {
         {"--strategies tp2 --layout 'tp 2; stage layers 4'", "at most a --layout of tp 1 and one stage", 2},
         {"--strategies tp2 --layout auto --memory 1G", "at most a --layout of tp 1 and one stage", 2},
         {"--strategies tp2 --balance resize", "expected --balance documents or migrate, found resize", 2},
-        {"--strategies tp2 --balance migrate,moves=keep", "expected --balance moves=step, found keep", 2},
         {"--strategies 2tp1", "\"^2tp1\": expected pipelines like 2xtp2pp3, joined by +", 2},
         {"--strategies '2xtp1' --capacity 100",
          "--data: the longest document has 3 & and no pipeline of a strategy holds more than 100 (tp1pp1 does); try "

@@ -131,7 +131,6 @@ const Option config_options[] = {
     {WORD("--balance", CHOICE, balance, "off|documents|resize|migrate|semi"), RUN, "off",
         "documents: plans give slow ranks less; resize: they also leave work out; migrate: others do it; semi: both"},
     {NUMBER("--balance lambda", REAL, semi_lambda, 0, 1e9), RUN, "4", "of semi: least T (1 + lambda left out)"},
-    {WORD("--balance moves", CHOICE, moves, "step|keep"), RUN, "step", "work migrates anew every step, or for good"},
     {NUMBER("--give-up-below", REAL, give_up_below, 0, 1), START, "0", "leave a rank below this share of the pace"},
     {NUMBER("--give-up-below refreshes", INT, give_up_refreshes, 1, 1000), START, "3", "at so many in a row"},
     {WORD("--straggle", TEXT, straggle, "SPEC"), START, NULL,

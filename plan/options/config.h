@@ -55,7 +55,7 @@ typedef struct Config {
     int node_size;
     const char *grad_dtype, *overlap;
     double timeout, mtbf, restart_seconds;
-    const char *balance, *straggle, *moves;
+    const char *balance, *straggle;
     double semi_lambda, give_up_below;
     int refresh, give_up_refreshes;
     // looking inside

@@ -441,17 +441,6 @@ BalanceDecision balance_decide(BalanceMemory* memory, const BalanceSetting* sett
     return d;
 }
 
-BalanceDecision balance_redivide(const BalanceMemory* memory, const BalanceSetting* setting, const UnitGroup* units) {
-    const double worth = 1.1;
-    BalanceDecision none = {0};
-    Question q;
-    if (ask(&q, memory, setting, units) == 0) return none;
-    BalanceDecision d = none = idle(&q);
-    migrate(&d, &q);
-    d.active = d.idle_ms > worth * d.step_ms;
-    return d.active ? d : none;
-}
-
 uint64_t balance_hash(const BalanceDecision* decision, int ranks) {
     const double scalars[] = {decision->active, decision->step_ms, decision->idle_ms, decision->objective};
     const double* arrays[] = {decision->v, decision->pruned, decision->sent, decision->taken};

@@ -81,8 +81,6 @@ void balance_learn(BalanceMemory* memory, const RankTimes* times, int ranks);
 // lambda sum_s g_s^2 n_s / S): rank s leaves out the fraction g_s of its n_s slices, S are those of all ranks, lambda
 // is the setting's.
 BalanceDecision balance_decide(BalanceMemory* memory, const BalanceSetting* setting, const UnitGroup* units);
-// Decides on another division for good, in which nothing is left out; it is active if it gains a tenth.
-BalanceDecision balance_redivide(const BalanceMemory* memory, const BalanceSetting* setting, const UnitGroup* units);
 // A hash by which ranks compare decisions.
 uint64_t balance_hash(const BalanceDecision* decision, int ranks);
 

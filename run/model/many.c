@@ -1,4 +1,4 @@
-// many.c - the tables Model.many (many_ranks.h), and another division of the model among its ranks.
+// many.c - the tables Model.many; see many_ranks.h.
 #include "run/model/many_ranks.h"
 #include "run/model/tensor_parallel.h"
 #include "run/model/work.h"
@@ -79,55 +79,6 @@ static void reduce(Model* m) {
     zero_reduce(m);
     zero_sum_of_squares(model_owner(m));
     m->world->table->all_reduce(m->world, m->loss_sum, 2, DT_F64, m->s);  // grad_norm2 follows loss_sum in memory
-}
-
-// ---- another division, for good: what changes hands moves, once
-
-static void* take(const Model* m, size_t bytes) {
-    void* p = m->k->alloc(bytes);
-    if (!p)
-        die("no memory for another division of the model, %zu MiB; try --balance moves=step or a smaller --capacity",
-            bytes >> 20);
-    return p;
-}
-
-// Moves a kind of state from its owners into the arrays of the other division.
-static void carry(const Model* m, const Model* next, StateKind kind) {
-    Arena arena = {0};
-    Holdings from = owned_holdings(m, kind, &arena), to = owned_holdings(next, kind, &arena);
-    ModelArray part = zero_array_of(kind);
-    DType dt = kind == STATE_WEIGHTS ? m->dt : DT_F32;
-    Mover mover = mover_open(m, m->world, RESHARD_COPY, COMM_STATE, dt, &from, &to, &arena);
-    char* scratch = (char*)take(m, mover_scratch(&mover) * dtype_bytes(dt) + 1);
-    mover_run(&mover, (char*)next->array[part], (const char*)m->array[part], scratch);
-    m->k->synchronize(m->s);
-    m->k->free_memory(scratch);
-    arena_free(&arena);
-}
-
-void model_divide_anew(Model* m, const TpSplit* split) {
-    static const StateKind kinds[] = {STATE_WEIGHTS, STATE_MASTER, STATE_M, STATE_V};
-    Model next = *m;
-    ModelRanks ranks = *m->ranks, *own = m->ranks;
-    size_t bytes[N_MODEL_ARRAYS];
-    model_set_ranks(&next, &ranks);
-    zero_settle(m);
-    ranks.split = *split;
-    next.shape = split_shape(&m->whole, split, tp_rank(m));
-    next.shape = shape_stage(&next.shape, m->shape.first_layer, m->shape.first_layer + m->shape.L);
-    next.shape.shards = m->shape.shards;
-    zero_sizes(&next, 1, bytes);
-    for (int i = 0; i < N_MODEL_ARRAYS; i++) next.array[i] = bytes[i] ? take(m, bytes[i]) : NULL;
-    zero_open(&next);
-    for (int i = 0; i < COUNT(kinds); i++)
-        if (m->array[zero_array_of(kinds[i])]) carry(m, &next, kinds[i]);
-    m->k->synchronize(m->s);
-    for (int i = 0; i < N_MODEL_ARRAYS; i++) m->k->free_memory(m->array[i]);
-    zero_close(m);
-    *own = ranks, *m = next;
-    model_set_ranks(m, own);
-    zero_gather(m);
-    zero_settle(m);
 }
 
 // ---- the tables

@@ -72,10 +72,6 @@ void model_set_timer(Model* m, Timer* timer);  // timed: what this rank computes
 static inline int has_master(const Model* m) { return m->dt != DT_F32; }
 // Sets m->many by what this rank shares with others now, even if that is nothing; it is in many.c.
 void model_set_many(Model* m);
-// Moves weights, masters and moments of heads and hidden units to their new owners once, between steps; from then on
-// the migration costs nothing. All ranks call it together, those of a stage with the same split. It takes new memory
-// before it gives the old back, and ends the program if there is none; it is in many.c.
-void model_divide_anew(Model* m, const TpSplit* split);
 // Returns the model that has the optimizer state.
 static inline Model* model_owner(Model* m) { return m->ranks->owner ? m->ranks->owner : m; }
 static inline void model_set_ranks(Model* m, ModelRanks* ranks) { m->ranks = ranks, m->layers = ranks->layout.layer; }

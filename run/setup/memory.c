@@ -136,13 +136,11 @@ static void add_work(MemoryPlan* plan, const Run* run, const Shape* widest, int 
     const Model* m = &run->model;
     const WorkNeeds* needs = &run->model.ranks->work_needs;
     size_t elem = dtype_bytes(m->dt), C = (size_t)m->shape.C;
-    Model later = *m;  // with the greatest part that this rank may come to own
-    later.shape = *widest;
     int at = memory_find(plan, "sums");
     if (needs->most_heads == 0) return;
     memory_insert(plan, at, "for ranks without heads", MAX((size_t)N, C) * elem + C * sizeof(float), ON_DEVICE);
     memory_insert(plan, at, "columns", 2 * (size_t)N * widest_linear(widest) * elem, ON_DEVICE);
-    memory_insert(plan, at, "slices", MAX(work_bytes(m, needs), work_bytes(&later, needs)), ON_DEVICE);
+    memory_insert(plan, at, "slices", work_bytes(m, needs), ON_DEVICE);
 }
 
 void run_carve_work(Run* run, const MemoryPlan* plan) {
@@ -152,7 +150,6 @@ void run_carve_work(Run* run, const MemoryPlan* plan) {
     char *slices = (char*)memory_of(plan, "slices"), *headless = (char*)memory_of(plan, "for ranks without heads");
     Shape widest = widest_shape(run);
     if (!slices || m->ranks->work_needs.most_heads == 0) return;
-    run->cluster->work_memory = slices;
     x->work = work_open(m, &run->model.ranks->work_needs, slices);
     x->columns[0] = (char*)memory_of(plan, "columns");
     x->columns[1] = x->columns[0] + (size_t)N * widest_linear(&widest) * dtype_bytes(m->dt);

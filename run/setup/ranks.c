@@ -213,7 +213,6 @@ static void split_ranks(Run* run) {
     // Ranks that share cores would be slower with overlap: run/README.md.
     m->tp = model_split(m, job->rank / R, COMM_TENSOR, job->overlap && !m->k->on_host);
     m->ranks->split = split_even(&m->whole, R);
-    balance_take_division(run);
     m->shape = split_shape(&m->whole, &m->ranks->split, t);
     m->ranks->kv = layers_join_sharers(m, &m->ranks->split, t);
 }

@@ -68,7 +68,6 @@ void run_check_virtual(Run* run) {
     refuse(run, c->score != NULL, "--score", "nothing is computed there");
     refuse(run, c->dump_grads != NULL, "--dump-grads", "nothing is computed there");
     refuse(run, c->resume || c->init, c->resume ? "--resume" : "--init", "nothing is computed there");
-    refuse(run, !strcmp(c->moves, "keep"), "--balance moves=keep", "nothing is computed there; try moves=step");
     turn_off(run, &c->eval_every, "--eval-every");
     turn_off(run, &c->sample_every, "--sample-every");
     turn_off(run, &c->save_every, "--save-every");

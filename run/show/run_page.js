@@ -151,7 +151,7 @@ function happened(run) {
     e.event === 'from close copies' ? 'goes on from close copies; the newest checkpoint was of step ' + e.checkpoint :
     e.event === 'slow rank' ? 'rank ' + e.rank + ' computes at ' + share(e.pace) + ' of the usual pace: ' + ms(e.ms) +
       ' a step should take, ' + ms(e.ms_without) + ' on ' + e.ranks_without + ' ranks without' :
-    e.event === 'layout' ? e.words : e.event + (e.path ? ': ' + e.path : e.how ? ': ' + e.how : '');
+    e.event + (e.path ? ': ' + e.path : e.how ? ': ' + e.how : '');
   return run.events.map(e => ({ at: e.at, colour: 'var(--soft)', kind: e.event, words: words(e) }))
     .concat(run.events.filter(e => e.event === 'start').flatMap(stragglers), decisions(run));
 }

@@ -3,7 +3,7 @@
 // Times are medians of the steps since the last refresh: a single slow step says nothing. They go to
 // plan/slow/balance.h as those of one group: where there are several, each group's are first scaled to the mean of all
 // groups' medians, because groups have unlike documents. From them all ranks come to the same decision, a value; then
-// each carries out its part of it: moves of slices and lists of what is left out, or another division of the model.
+// each carries out its part of it: moves of slices and lists of what is left out.
 #include "run/slow/balance.h"
 
 #include <inttypes.h>
@@ -52,12 +52,6 @@ static SliceCount staying(const StageBalance* x, int t) {
     return (SliceCount){own.heads - given.heads, own.hidden - given.hidden};
 }
 
-static BalanceSetting setting_of(const Balance* b, const StageBalance* x) {
-    BalanceSetting setting = b->setting;
-    setting.cost = x->cost;
-    return setting;
-}
-
 // ---- carrying out
 
 void balance_set_moves(WorkPlan* plan, const UnitGroup* x, const BalanceDecision* d) {
@@ -99,45 +93,6 @@ static void say_decision(Run* run, const StageBalance* x, const BalanceDecision*
     else
         runlog_say(&run->books->log, "step %" PRId64 ": balance: %sall ranks compute what they own", run->state.step,
                    stage);
-}
-
-// moves=keep: the stage's part of the model is divided anew. Nothing is left out, because moving costs nothing
-// afterwards; a rank that has recovered gets its share back. Returns whether it is another division.
-static int redivide(Run* run, StageBalance* x, const BalanceDecision* d) {
-    const Model* m = &run->model;
-    TpSplit split = x->split;
-    char words[512] = "divided anew: hidden units of a group's ranks";
-    say_decision(run, x, d);
-    balance_set_moves(&x->plan, &x->units, d);
-    for (int t = 0; t < split.ranks; t++) {
-        SliceCount n = balance_count(x->plan.moves, x->plan.n_moves, x->units.own, t);
-        size_t at = strlen(words);
-        if (!x->units.keep_heads) split.head[t + 1] = split.head[t] + n.heads * (m->whole.NH / m->whole.NKV);
-        split.hidden[t + 1] = split.hidden[t] + n.hidden;
-        snprintf(words + at, sizeof words - at, "%s %d", t ? "," : "", n.hidden);
-    }
-    x->plan.n_moves = 0;
-    if (!memcmp(&split, &x->split, sizeof split)) return 0;
-    x->split = split;
-    balance_count_units(&x->units, &m->whole, &x->split);
-    run_log_event(run, "layout", "words", words);
-    return 1;
-}
-
-// All ranks move together what changes hands in any stage.
-static void divide_anew(Run* run) {
-    Model* m = &run->model;
-    Balance* b = run->balance;
-    int changed = 0;
-    for (StageBalance* x = b->stage; x < b->stage + b->stages; x++) {
-        BalanceSetting setting = setting_of(b, x);
-        BalanceDecision next = balance_redivide(&x->memory, &setting, &x->units);
-        if (next.active) changed |= redivide(run, x, &next);
-    }
-    if (!changed) return;
-    model_divide_anew(m, &b->own->split);
-    work_close(m->ranks->work);
-    m->ranks->work = work_open(m, &m->ranks->work_needs, run->cluster->work_memory);
 }
 
 // ---- what balancing needs to know of this machine, measured once, before the first step; by all ranks together
@@ -184,7 +139,7 @@ static void find_move_cost(Run* run) {
     const Model* m = &run->model;
     Balance* b = run->balance;
     MessageCost message = balance_message(run, m->tp);
-    for (int s = 0; s < b->stages && !b->keeps; s++)  // which pays once
+    for (int s = 0; s < b->stages; s++)
         b->stage[s].cost = balance_move_cost(&message, &m->shape, m->dt, m->ranks->layout.stage[s].layers);
     printf("balance %s; a message takes %.3g ms, a slice given away for a step %.3g ms\n", run->config.balance,
            message.ms, b->own->cost.send);
@@ -276,8 +231,7 @@ static void open_stage(Run* run, int s, int ranks) {
     if (speeds_start(&x->speeds, ranks, &run->balance->arena))
         die("no memory for what is known of %d ranks", m->world->size);
     if (!m->tp || run->strategies) return;
-    x->split = balance_division(run, s);
-    balance_count_units(&x->units, &m->whole, &x->split);
+    balance_count_units(&x->units, &m->whole, &m->ranks->split);
 }
 
 void balance_open(Run* run) {
@@ -295,7 +249,6 @@ void balance_open(Run* run) {
     m->timer->on = world > 1 || run->cluster->n_stragglers > 0;
     b->setting = (BalanceSetting){.start = 1.2, .stop = 1.1, .most_pruned = 0.95, .semi_lambda = c->semi_lambda};
     b->setting.mode = (BalanceMode)config_choice(c, "--balance");
-    b->keeps = balance_keeps(c);
     b->stages = stages;
     b->steps = TAKE(&b->arena, RankStep, world);
     b->compute_ms = TAKE(&b->arena, double, world);
@@ -325,7 +278,7 @@ void balance_ready(Run* run) {
     const Config* c = &run->config;
     Model* m = &run->model;
     Balance* b = run->balance;
-    int saved = run->books->saved.balanced ? run->books->saved.balanced : run->books->saved.divided;
+    int saved = run->books->saved.balanced;
     if (c->resume && saved && (!m->ranks->work || run->strategies || saved != b->stages * tp_size(m))) {
         printf("balance anew: the saved decision is for groups of %d ranks, found %d, --balance %s\n", saved,
                b->stages * tp_size(m), c->balance);
@@ -336,7 +289,7 @@ void balance_ready(Run* run) {
     if (b->jobs) b->jobs->ready(run);
     int in_groups = m->ranks->work && !run->strategies;
     if (in_groups && b->setting.mode != BALANCE_RESIZE) find_move_cost(run);
-    if (in_groups && b->setting.mode != BALANCE_MIGRATE && !b->keeps) b->pruner = pruner_open(m, (uint64_t)c->seed);
+    if (in_groups && b->setting.mode != BALANCE_MIGRATE) b->pruner = pruner_open(m, (uint64_t)c->seed);
     if (b->pruner) find_fixed(run);
     if (c->resume) balance_take_measures(run);
     if (c->resume && in_groups) balance_take_up(run);
@@ -581,7 +534,8 @@ static void learn(Run* run, StageBalance* x) {
 }
 
 static void decide(Run* run, StageBalance* x) {
-    BalanceSetting setting = setting_of(run->balance, x);
+    BalanceSetting setting = run->balance->setting;
+    setting.cost = x->cost;
     BalanceDecision now = x->decision, next = x->decision = balance_decide(&x->memory, &setting, &x->units);
     if (next.active != now.active || (now.active && fabs(now.step_ms - next.step_ms) > 0.1 * now.step_ms))
         say_decision(run, x, &next);
@@ -597,10 +551,6 @@ void balance_change(Run* run) {
     if (!is_refresh || !run->model.ranks->work || run->strategies || b->n_samples == 0) return;
     for (int s = 0; s < b->stages; s++) learn(run, &b->stage[s]);
     b->n_samples = 0;
-    if (b->keeps) {
-        divide_anew(run);
-        return;
-    }
     for (int s = 0; s < b->stages; s++) decide(run, &b->stage[s]);
     balance_carry_out(run);
 }

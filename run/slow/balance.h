@@ -15,9 +15,6 @@ typedef struct Run Run;
 typedef struct Balance Balance;
 typedef struct RankReport RankReport;  // run/run.h
 
-// How a tensor-parallel group had divided the model when the checkpoint was saved, into ModelRanks.split, where groups
-// and --balance moves=keep are as they were. Before anything is divided by it.
-void balance_take_division(Run* run);
 void balance_open(Run* run);   // before memory is planned: reads the options, says what memory it needs
 void balance_ready(Run* run);  // weights are there: what a link costs; goes on from a checkpoint
 void balance_close(Balance* b);
@@ -29,9 +26,6 @@ void balance_change(Run* run);
 void balance_begin(Run* run);
 void balance_measure(Run* run, RankReport* mine);
 void balance_hear(Run* run, StepRecord* record);
-
-// Whether slices move for good: --balance moves=keep.
-int balance_keeps(const Config* c);
 
 // Whether the last step's time says something about the cost model: not so where ranks were faster or slower than
 // planned.

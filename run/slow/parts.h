@@ -8,9 +8,8 @@ enum { SAMPLES = 32, KINDS = 3 };  // linear, attention, all else
 
 // Of a stage of the pipeline. All ranks know what those of all stages have measured, and decide for all.
 typedef struct StageBalance {
-    int first_rank;  // of the stage, in the world
-    Speeds speeds;   // of its data ranks
-    TpSplit split;
+    int first_rank;   // of the stage, in the world
+    Speeds speeds;    // of its data ranks
     UnitGroup units;  // what the ranks of the group own; head_work 0: not known yet
     // Since the last refresh: ms by number in the group, kind and timed step.
     double samples[MOST_TP][KINDS][SAMPLES];
@@ -43,7 +42,6 @@ struct Balance {
     int goes_on;             // with what an earlier invocation has measured
     int n_samples;
     double fixed;  // fraction of the linears' time that stays however much is left out
-    int keeps;     // slices move for good: --balance moves=keep
     int stages;
     StageBalance *stage, *own;  // (stages); this rank's
     Arena arena;                // of stage, steps, compute_ms and segments
@@ -71,8 +69,6 @@ void balance_count_units(UnitGroup* units, const Shape* whole, const TpSplit* sp
 MessageCost balance_message(Run* run, Comm* group);
 MoveCost balance_move_cost(const MessageCost* message, const Shape* part, DType dt, int layers);
 
-// saved.c. The division of stage s, as the checkpoint has it, where stages and groups are
-// as they were, else even; what was measured, where stages and ranks are the same; the decision that was in force.
-TpSplit balance_division(const Run* run, int s);
+// saved.c. What was measured, where stages and ranks are the same; the decision that was in force.
 void balance_take_measures(Run* run);
 void balance_take_up(Run* run);

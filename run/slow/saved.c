@@ -1,5 +1,5 @@
-// saved.c - what a checkpoint keeps of balancing: decisions in force, how groups had divided the model, and what was
-// measured so far, so that a run goes on as if it had not been left. See parts.h.
+// saved.c - what a checkpoint keeps of balancing: decisions in force and what was measured so far, so that a run goes
+// on as if it had not been left. See parts.h.
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,35 +7,6 @@
 #include "data/model_files.h"
 #include "run/model/model_ranks.h"
 #include "run/slow/parts.h"
-
-int balance_keeps(const Config* c) {
-    return !strcmp(c->moves, "keep") && (!strcmp(c->balance, "migrate") || !strcmp(c->balance, "semi"));
-}
-
-TpSplit balance_division(const Run* run, int s) {
-    const Model* m = &run->model;
-    const RunState* saved = &run->books->saved;
-    const Config* c = &run->config;
-    const int R = m->ranks->split.ranks, queries = m->whole.NH / m->whole.NKV;
-    const int *heads = saved->own_heads + s * R, *hidden = saved->own_hidden + s * R;
-    const SliceCount most = balance_most(m);
-    const TpSplit even = split_even(&m->whole, R);
-    TpSplit split = even;
-    if (!c->resume || !balance_keeps(c) || saved->divided != R * run->settled.pp) return split;
-    int fits = 1, heads_stay = split_shares_kv(&m->whole, &split);
-    for (int t = 0; t < R; t++) {
-        split.hidden[t + 1] = split.hidden[t] + hidden[t];
-        if (!heads_stay) split.head[t + 1] = split.head[t] + heads[t];
-        fits &= hidden[t] > 0 && hidden[t] <= most.hidden;
-        fits &= heads_stay || (heads[t] % queries == 0 && heads[t] / queries <= most.heads);
-    }
-    return fits && split.head[R] == m->whole.NH && split.hidden[R] == m->whole.U ? split : even;
-}
-
-void balance_take_division(Run* run) {
-    Model* m = &run->model;
-    m->ranks->split = balance_division(run, m->job->rank / (m->job->size / run->settled.pp));
-}
 
 // ---- what was measured: paces of ranks, and what groups have measured since the last refresh, with what they
 // remember of those before.
@@ -150,7 +121,6 @@ void balance_save(Run* run) {
     for (int s = 0; s < b->stages; s++) active |= b->stage[s].decision.active;
     int holds = run->model.ranks->work && !run->strategies && ranks <= MOST_BALANCED;
     saved->balanced = holds && active ? ranks : 0;
-    saved->divided = holds && b->keeps ? ranks : 0;  // what --balance moves=keep has come to
     for (int i = 0; i < ranks && holds; i++) {
         const StageBalance* x = &b->stage[i / R];
         const BalanceDecision* d = &x->decision;
@@ -160,8 +130,6 @@ void balance_save(Run* run) {
         saved->pruned[i] = d->pruned[t], saved->v[i] = d->v[t];
         saved->heads[i] = has.heads, saved->tiles[i] = has.hidden;
         saved->head_work[i] = x->units.head_work;
-        saved->own_heads[i] = x->split.head[t + 1] - x->split.head[t];
-        saved->own_hidden[i] = x->split.hidden[t + 1] - x->split.hidden[t];
     }
     save_measures(run);
 }

@@ -32,8 +32,6 @@ void strategies_refuse_others(const Run* run) {
         die("--strategies: expected --balance documents or migrate, found %s: a rank leaves out a share of one part of "
             "the model, and its part is another from step to step",
             c->balance);
-    if (balance_keeps(c))
-        die("--strategies: expected --balance moves=step, found keep: the strategies say how the model is divided");
 }
 
 // Checks that every group of every strategy has the like pipelines that --cp wants to share a document.
