@@ -53,7 +53,7 @@ typedef struct Machine {
     double device_gib, save_gbps;            // 0: unknown
     int n_kinds, kind_first[MACHINE_KINDS];  // kinds of ranks, each up to the first of the next; 0: all are alike
     double kind_speed[MACHINE_KINDS], kind_gib[MACHINE_KINDS];
-    int n_tp, tp[MACHINE_TP];                // tensor-parallel groups that were measured
+    int n_tp, tp[MACHINE_TP];  // tensor-parallel groups that were measured
     double tp_token[MACHINE_TP], tp_pair[MACHINE_TP], tp_row[MACHINE_TP];
     int n_schemes;
     Scheme schemes[MACHINE_SCHEMES];

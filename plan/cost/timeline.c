@@ -348,8 +348,7 @@ static double end_round(Play* x, int round, double open) {
     for (int r = 0; r < ranks; r++) {
         WeightRank* of = &x->whole[r];
         if (of->at <= open) *of = (WeightRank){.at = open};
-        else if (w->zero > 1)
-            of->at -= of->pass.forward + of->pass.head + of->pass.backward + of->pass.fixed;
+        else if (w->zero > 1) of->at -= of->pass.forward + of->pass.head + of->pass.backward + of->pass.fixed;
         end = MAX(end, of->at);
     }
     if (w->zero > 1) end = weights_play_round(w, x->whole, ranks, round == 0, round == x->n_rounds - 1);

@@ -7,13 +7,7 @@
 #include "plan/model/split.h"
 
 // DOCUMENTS takes nothing off inside a group, but plans give slow groups less.
-typedef enum BalanceMode {
-    BALANCE_OFF,
-    BALANCE_DOCUMENTS,
-    BALANCE_RESIZE,
-    BALANCE_MIGRATE,
-    BALANCE_SEMI
-} BalanceMode;
+typedef enum BalanceMode { BALANCE_OFF, BALANCE_DOCUMENTS, BALANCE_RESIZE, BALANCE_MIGRATE, BALANCE_SEMI } BalanceMode;
 
 // ---- the decision
 
