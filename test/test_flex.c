@@ -244,6 +244,20 @@ static void check_steps(int trees, uint64_t n) {
 CLAIM(plans_hold_and_take_what_they_say_and_those_for_rounds_no_more_than_plans_cut_into_them) { check_steps(0, 6000); }
 CLAIM(plans_of_trees_hold_and_take_what_they_say) { check_steps(1, 1200); }
 
+// A step that has no plan has none either where weights and gradients make the order of passes count.
+CLAIM(a_step_without_a_plan_has_none_beside_weights) {
+    int refused = 0;
+    for (uint64_t seed = BEFORE_FIRST; next_world(&seed, 3000);) {
+        world.setting.weights =
+            (WeightTimes){.zero = 1, .layers = 4, .hides = 1, .gather = {1, 1, 1}, .reduce = {1, 1, 1}};
+        Trial t = planned(plan_flex, step.lengths, step.n, &world.setting);
+        refused += t.result < 0;
+        CHECK(t.result < 0 || step.n == 0 || t.plan.n_micro_batches > 0);
+        free_trial(&t);
+    }
+    CHECK(refused > 50);
+}
+
 // The longest first, and last.
 CLAIM(a_plan_of_trees_does_not_depend_on_their_order) {
     static double first[MOST_DOCS], last[MOST_DOCS];

@@ -209,9 +209,10 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
     if (is_poor(prediction, n)) try_adaptive(plan, prediction, &x, lengths, n, setting);
     int full = is_poor(prediction, n) && n <= MANY;
     if ((setting->rounds || full) && try_rounds(plan, prediction, &x, &packer, lengths, err) < 0) return -1;
-    if ((setting->rounds || full) && plan_order(plan, prediction, lengths, setting, arena, err) < 0) return -1;
+    int found = prediction->makespan < INFINITY;
+    if (found && (setting->rounds || full) && plan_order(plan, prediction, lengths, setting, arena, err) < 0) return -1;
     arena_reset(arena, mark);
-    if (prediction->makespan < INFINITY) return 0;
+    if (found) return 0;
     return fail(err,
                 "no plan for the %d documents of the step on %d ranks at capacity %d with at most %d documents in the "
                 "rings of a rank; try --cp kind=ulysses, a larger --capacity or fewer --batch-tokens",
