@@ -18,10 +18,8 @@ ModelState state_to_write(Run* run);
 // The optimizer state that this rank owns, into its file in `dir`, or into the image of `state`. All ranks call it,
 // whatever has failed on one of them: has_failed: nothing is written any more. 0, or -1 with a message.
 int state_write_owned(Run* run, const ModelState* state, const char* dir, int has_failed, Err err);
-// --dump-grads: the loss and gradients of the planned step in run->batch, fp32, under Hugging Face's names. With one
-// rank also the logits of its tokens in the order in which their documents were drawn, whatever the packing: "logits"
-// (tokens, V) and "documents" (tokens), the ids.
-void run_dump(Run* run);
+// Ends the program on all ranks if any has failed, with its words behind `what`. Collective.
+void die_together(const Run* run, int failed, const char* words, const char* what);
 
 // ---- files/save.c
 

@@ -150,6 +150,13 @@ void run_end_unplanned(const Run* run);
 // Ends the program if the longest documents, as they are cut to --context, have no plan.
 void run_check_documents(Run* run);
 
+// ---- step/dump.c
+
+// --dump-grads: the loss and gradients of the planned step in run->batch, fp32, under Hugging Face's names. With one
+// rank also the logits of its tokens in the order in which their documents were drawn, whatever the packing: "logits"
+// (tokens, V) and "documents" (tokens), the ids.
+void run_dump(Run* run);
+
 // ---- step/give_up.c: --give-up-below
 
 enum { GIVEN_UP = 76 };  // the status of a program that gives a rank up
