@@ -181,6 +181,9 @@ static inline int run_most_tokens(const Run* run) {
 static inline DType run_gradients_travel_as(const Run* run) {
     return !strcmp(run->config.grad_dtype, "bf16") ? DT_BF16 : DT_F32;
 }
+// run/strategies/: the run under each strategy of --strategies, 0 .. run_layouts - 1; else the run itself, alone.
+Run* run_under(Run* run, int strategy);
+int run_layouts(const Run* run);
 Config run_settled_config(const Run* run);  // the options with settled values in their place, for people and files
 void run_path(char path[CHECKPOINT_PATH], const char* dir, const char* name);  // dir/name; dies if it is too long
 double run_median(double* x, int n);                                           // sorts n >= 0 numbers; 0 for none

@@ -7,7 +7,6 @@
 
 #include "plan/base/disk.h"
 #include "run/setup/ask.h"
-#include "run/strategies/strategies.h"
 #include "run/setup/setup.h"
 
 // The layout that rank 0 has read from --layout, or that the search has answered.

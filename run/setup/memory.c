@@ -12,7 +12,6 @@
 #include "run/model/work.h"
 #include "run/step/labels.h"
 #include "run/rl/rollouts.h"
-#include "run/strategies/strategies.h"
 #include "run/files/saving.h"
 #include "run/setup/setup.h"
 
@@ -442,8 +441,8 @@ MemoryPlan run_plan_job_memory(Run* run) {
 // Returns limits that suit whatever strategy is at work.
 static KernelLimits widest_limits(const Run* run) {
     KernelLimits most = run_model_needs(run, run_capacity(run)).limits;
-    for (int s = 0; run->strategies && s < run->strategies->list.n; s++) {
-        const Run* as = run->strategies->as[s];
+    for (int s = 0; s < run_layouts(run); s++) {
+        const Run* as = run_under((Run*)run, s);
         KernelLimits other = run_model_needs(as, run_capacity(as)).limits;
         most.N = MAX(most.N, other.N), most.spread = MAX(most.spread, other.spread);
         most.C = MAX(most.C, other.C), most.OC = MAX(most.OC, other.OC);

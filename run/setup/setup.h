@@ -104,6 +104,8 @@ int run_save_machine(const Run* run, char path[DISK_PATH], Err err);
 
 // ---- phases of main, for every strategy or for the one layout: run/strategies/
 
+// Ends the program if options have no meaning, or are missing, while layouts change.
+void strategies_refuse_others(const Run* run);
 void run_join_ranks(Run* run);  // divides ranks into groups and proves that all mean the same run
 MemoryPlan run_plan_memory(Run* run);
 void run_take_memory(Run* run, MemoryPlan* plan);

@@ -9,7 +9,6 @@
 
 #include "kernels/virtual/virtual.h"
 #include "plan/cost/transfers.h"
-#include "run/strategies/strategies.h"
 #include "run/setup/setup.h"
 
 static struct {
@@ -99,12 +98,11 @@ static void take_limits(Run* run) {
 
 // Gives this rank the time of its stage, in a machine that knows whole pipelines.
 static void take_schemes(Run* run) {
-    Strategies* x = run->strategies;
-    for (int s = 0; s < x->list.n; s++) {
-        Run* as = x->as[s];
+    for (int s = 0; s < run_layouts(run); s++) {
+        Run* as = run_under(run, s);
         const Shape* part = &as->model.shape;
         const Scheme* scheme = machine_scheme(&cluster.machine, tp_size(&as->model), as->model.stages);
-        if (!scheme) die("--strategies: %s has no times of %s", cluster.machine.cost.name, x->name[s]);
+        if (!scheme) die("--strategies: %s has no times of %s", cluster.machine.cost.name, strategies_name(run, s));
         double linears = shape_matmul_weights(part) - (double)part->V * part->C,
                head = part->no_head ? 0 : (double)part->vocab_rows * part->C;
         VirtualMachine* v = &cluster.under[cluster.n++];

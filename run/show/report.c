@@ -14,7 +14,6 @@
 #include "kernels/table/open.h"
 #include "plan/base/disk.h"
 #include "run/show/run_page.h"
-#include "run/strategies/strategies.h"
 #include "run/show/show.h"
 #include "run/step/step.h"
 
@@ -298,9 +297,7 @@ static void add_comms(Comm* sum, const Model* m) {
 
 Comm run_sent(const Run* run) {
     Comm sum = *run->model.world;
-    if (!run->strategies) add_comms(&sum, &run->model);
-    for (int s = 0; run->strategies && s < run->strategies->list.n; s++)
-        add_comms(&sum, &run->strategies->as[s]->model);
+    for (int s = 0; s < run_layouts(run); s++) add_comms(&sum, &run_under((Run*)run, s)->model);
     return sum;
 }
 

@@ -15,7 +15,6 @@
 #include "data/sampler_mix.h"
 #include "run/files/close.h"
 #include "run/step/labels.h"
-#include "run/strategies/strategies.h"
 #include "run/files/saving.h"
 #include "run/setup/setup.h"
 

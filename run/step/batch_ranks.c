@@ -13,7 +13,6 @@
 #include "plan/published/published.h"
 #include "run/model/tensor_parallel.h"
 #include "run/step/labels.h"
-#include "run/strategies/strategies.h"
 #include "run/setup/setup.h"
 
 // ---- the plan
@@ -173,10 +172,7 @@ static int choose_plan(Batch* b, const Run* run, int64_t step, Err err) {
 static int64_t most_of_a_tree(const Run* run, int64_t tokens) {
     int64_t ranks = run->clock->limits.ranks * run->model.stages, holds = run->settled.capacity;
     if (run_planner(run) == &planner_fixed) holds = MIN(holds, run->config.context);
-    if (run->strategies) {
-        const SchemePool* pool = &run->strategies->kinds.pool;
-        ranks = run->model.world->size, holds = pool->scheme[pool->n - 1].max_tokens;
-    }
+    if (run->strategies) ranks = run->model.world->size, holds = strategies_holds(run);
     return MIN(holds, CEIL_DIV(tokens, ranks));
 }
 

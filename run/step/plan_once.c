@@ -5,7 +5,6 @@
 // other, and so are through with this one.
 #include "data/sampler_join.h"
 #include "kernels/comm/forked.h"
-#include "run/strategies/strategies.h"
 #include "run/step/step.h"
 
 typedef struct PlanPlace {
@@ -78,10 +77,8 @@ void plan_once_give_back(Batch* b) {
 
 int plan_once(Batch* b, const Run* run, int64_t step, PlanMaker make, int draws, Err err) {
     BatchPlan* x = b->planned;
-    int job = 0, place_in_it;
     if (!x->places) return make(b, run, step, err);
-    if (run->strategies)
-        job = strategy_group(&run->strategies->list.strategy[x->strategy], run->model.world->rank, &place_in_it);
+    int job = run->strategies ? strategies_job(run, x->strategy) : 0;
     PlanPlace* place = &x->places->of_job[++x->n_plans % 2][job];
     int is_first = once_begin(&place->once, x->n_plans, err);
     if (is_first < 0) return -1;

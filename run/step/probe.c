@@ -26,7 +26,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "run/strategies/strategies.h"
 #include "run/setup/setup.h"
 #include "run/step/probe.h"
 
@@ -557,9 +556,8 @@ static void print_report(const Run* run, const ProbeReport* r) {
 }
 
 void run_probe(Run* run) {
-    int strategies = run->strategies ? run->strategies->list.n : 1;
     Comm* world = run->model.world;
-    for (int s = 0; s < strategies; s++) {
+    for (int s = 0; s < run_layouts(run); s++) {
         ProbeReport mine, *all;
         if (run->strategies) {
             say(stdout, "strategy %s", strategies_name(run, s));

@@ -113,6 +113,25 @@ int batch_read(Batch* b, const Run* run, const Sampler* sampler, Err err);
 int pass_reduces_inside(const Batch* b, const Model* m, int i);
 static inline int pass_round(const BatchPlan* x, int i) { return x->groups[x->passes[i].first_group].mb->round; }
 
+// ---- run/strategies/: what a step asks of strategies (--strategies)
+
+const char* strategies_name(const Run* run, int strategy);            // as it could be typed; lives as long as the run
+int strategies_same_job(const Run* run, int strategy, int a, int b);  // 1: these two ranks share a job
+// Returns the group of pipelines that this rank is in.
+int strategies_job(const Run* run, int strategy);
+int64_t strategies_holds(const Run* run);  // tokens that a pipeline of every kind holds
+// Chooses b->strategy for the pieces of b (in evaluation the one in place, if it holds them), and leaves those of this
+// rank's job. Returns 0, or -1 with a message. Runs on the planner's thread.
+int strategies_dispatch(Batch* b, const Run* run, int64_t step, Err err);
+void strategies_turn(Run* run, int strategy);  // makes the run that under this strategy, whose weights are in place
+// Finds expected_ms of the step in x, of which all ranks have told, played with its moves. Collective.
+void strategies_expect(Run* run, BatchPlan* x);
+// strategies_remember returns the ms of the step in a record without its last moves. strategies_learn gets the slowest
+// rank's. Jobs have unlike terms, so all ranks learn from those of the rank that should have ended last. Collective.
+double strategies_remember(Run* run, const StepRecord* r);
+void strategies_learn(Run* run, double ms);
+void strategies_set_cost(Run* run);  // takes the learnt cost into plans of all strategies; collective
+
 // ---- step/plan_once.c
 
 typedef int (*PlanMaker)(Batch* b, const Run* run, int64_t step, Err err);

@@ -10,6 +10,18 @@ const char* strategies_name(const Run* run, int strategy) { return run->strategi
 
 Run* run_under(Run* run, int strategy) { return run->strategies ? run->strategies->as[strategy] : run; }
 
+int run_layouts(const Run* run) { return run->strategies ? run->strategies->list.n : 1; }
+
+int strategies_job(const Run* run, int strategy) {
+    int place;
+    return strategy_group(&run->strategies->list.strategy[strategy], run->model.world->rank, &place);
+}
+
+int64_t strategies_holds(const Run* run) {
+    const SchemePool* pool = &run->strategies->kinds.pool;
+    return pool->scheme[pool->n - 1].max_tokens;
+}
+
 const PipelineGroup* strategies_group(const Run* run, int s, int rank, int* place) {
     const RankStrategy* strategy = &run->strategies->list.strategy[s];
     return &strategy->group[strategy_group(strategy, rank, place)];

@@ -52,35 +52,16 @@ typedef struct Strategies {
     double* paces;                           // (1 + strategies, ranks) scratch, then of pipelines; NULL: not known
 } Strategies;
 
-// Returns the run under a strategy; the run itself if there are none.
-Run* run_under(Run* run, int strategy);
-
-const char* strategies_name(const Run* run, int strategy);            // as it could be typed; lives as long as the run
-int strategies_same_job(const Run* run, int strategy, int a, int b);  // 1: these two ranks share a job
 // Returns the layers of such a pipeline, dealt evenly. --layout, or the options, say how each runs (zero, recompute).
 Layout strategies_layout(const Run* run, const PipelineGroup* g);
 void strategies_time(Run* run, Timer* timer);  // times all Comms of all strategies
 void strategies_balance(Run* run);             // groups.c: with --balance, before memory is planned
 
-// Ends the program if options have no meaning, or are missing, while layouts change.
-void strategies_refuse_others(const Run* run);
-
-// Finds expected_ms of the step in x, of which all ranks have told, played with its moves. Collective.
-void strategies_expect(Run* run, BatchPlan* x);
 // Fills in the prediction of the step in `batch`, from rank 0's first pass to its next.
 void strategies_predict(const Run* run, StepRecord* r);
 double strategies_mean_length(const Run* run);  // mean tokens that a token of the training text attends to, twice
-// strategies_remember returns the ms of the step in a record without its last moves. strategies_learn gets the slowest
-// rank's. Jobs have unlike terms, so all ranks learn from those of the rank that should have ended last. Collective.
-double strategies_remember(Run* run, const StepRecord* r);
-void strategies_learn(Run* run, double ms);
-void strategies_set_cost(Run* run);  // takes the learnt cost into plans of all strategies; collective
 // Sets the speeds of ranks (ranks of the world), for plans of all strategies from the next on.
 void strategies_set_paces(Run* run, const double* speeds);
-// Chooses b->strategy for the pieces of b (in evaluation the one in place, if it holds them), and leaves those of this
-// rank's job. Returns 0, or -1 with a message. Runs on the planner's thread.
-int strategies_dispatch(Batch* b, const Run* run, int64_t step, Err err);
-void strategies_turn(Run* run, int strategy);  // makes the run that under this strategy, whose weights are in place
 void strategies_close(Run* run);
 
 // ---- shared by the files of this room
