@@ -662,7 +662,8 @@ CLAIM(no_entry_of_a_table_is_missing) {
     CHECK((tables[n++] = kernels_find("virtual", "auto", err)) != NULL);
 #endif
     for (int i = 0; i < n; i++) {
-        has_all(tables[i]->name, &tables[i]->memory_available, tables[i] + 1);
+        has_all(tables[i]->name, &tables[i]->memory_available, &tables[i]->wait_until);
+        CHECK((tables[i]->wait_until != NULL) == tables[i]->virtual_time);  // a clock that only virtual ranks move
         has_all(tables[i]->name, tables[i]->ranks, tables[i]->ranks + 1);
     }
 }
