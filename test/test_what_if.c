@@ -173,6 +173,7 @@ CLAIM(questions_that_cannot_be_answered_are_refused) {
     static const Refusal rows[] = {
         {"--machine a b", "found 2; several are for --what-if", 0},
         {"--price 2", "--price is for --what-if", 0},
+        {"--what-if", "type: build/simulate what-if --data", 0},
         {"--what-if --ranks 8 --machine h200-8b", "type: build/simulate what-if --data & --machine h200-8b", 0}};
     static const Refusal questions[] = {
         {"--ranks 8 --machine foo", "--machine foo & a100-7b, h200-8b", 0},

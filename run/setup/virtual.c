@@ -57,7 +57,7 @@ void run_check_virtual(Run* run) {
     Config* c = &run->config;
     const Kernels* k = run->model.k;
     if (!k->virtual_time) return;
-    if (!c->machine && !run->cluster->searches)
+    if (!c->machine && !c->what_if && !run->cluster->searches)
         die("--device %s needs --machine FILE or NAME, whose times it takes; try %s", c->device, machine_names());
     refuse(run, c->sample != NULL, "--sample", "it is for training");
     refuse(run, c->rollouts != NULL, "--rollouts", "it is for training");
