@@ -365,7 +365,7 @@ void core_init_weights(Run* run) {
         shape_init_param(&m->shape, &t, (uint64_t)run->config.seed, 0, t.elems, value);
         if (master) m->k->upload(master + t.offset, value, bytes, m->s);
         if (m->dt == DT_BF16) bf16_narrow_in_place(value, t.elems);
-        m->k->upload(tensor_weights(m, &t), value, t.elems * dtype_bytes(m->dt), m->s);
+        m->k->upload(model_weights(m, t.id, t.layer), value, t.elems * dtype_bytes(m->dt), m->s);
         free(value);
     }
 }

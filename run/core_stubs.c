@@ -40,7 +40,7 @@ static void finish(Run* run) {
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
         ParamTensor t = shape_tensor(&m->shape, i);
         const float* master = (const float*)m->array[MODEL_MASTER];
-        const void* value = master ? (const void*)(master + t.offset) : tensor_weights(m, &t);
+        const void* value = master ? (const void*)(master + t.offset) : model_weights(m, t.id, t.layer);
         weights ^= hash_bytes(value, t.elems * sizeof(float), (uint64_t)i);
     }
     printf("loss hash %016" PRIx64 ", weights hash %016" PRIx64 "\n", run->state.loss_hash, weights);

@@ -364,7 +364,7 @@ static void update_with(int64_t t, int micro_batches) {
 
 static uint64_t hash_elems(const ParamTensor* t, size_t first, uint64_t hash) {
     size_t elem = dtype_bytes(m->dt);
-    return hash_bytes((char*)tensor_weights(m, t) + first * elem, (t->elems - first) * elem, hash);
+    return hash_bytes((char*)model_weights(m, t->id, t->layer) + first * elem, (t->elems - first) * elem, hash);
 }
 
 // What all ranks of the group have: of a key/value head that they share the rows behind those of the queries.

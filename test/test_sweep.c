@@ -336,7 +336,7 @@ static TrainingPass train(Bench* b, const SweepRow* cut, float sign, float* g) {
     TrainingPass p;
     Row row = row_of(b, cut);
     m->array[MODEL_GRADS] = g;
-    free(m->block);
+    free(m->param_places);
     model_place_params(m);
     k->clear(g, elems * sizeof *g, NULL);
     k->clear(m->loss_sum, sizeof *m->loss_sum, NULL);
@@ -479,7 +479,7 @@ static int open_bench(Bench* b, Subject* s, Kind* kind, Size size) {
 static void close_bench(Bench* b) {
     const Kernels* k = b->kind->k;
     k->free_memory(b->block), k->free_memory(b->ids), k->free_memory(b->model.loss_sum);
-    free(b->model.block), free(b->model.act_places);
+    free(b->model.param_places), free(b->model.act_places);
     k->close();
 }
 

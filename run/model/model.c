@@ -28,30 +28,6 @@ const char* const model_array_names[N_MODEL_ARRAYS] = {"parameters",    "paramet
                                                        "gradients",     "gradients in use",  "gradients as bf16",
                                                        "first moments", "second moments"};
 
-static const ParamBlock* block_of(const Model* m, const ParamTensor* tensor) {
-    return &m->block[shape_bucket_of(tensor, &m->shape)];
-}
-
-char* tensor_weights(const Model* m, const ParamTensor* tensor) {
-    const ParamBlock* x = block_of(m, tensor);
-    return x->weights + (tensor->offset - x->offset) * dtype_bytes(m->dt);
-}
-
-float* tensor_grads(const Model* m, const ParamTensor* tensor) {
-    const ParamBlock* x = block_of(m, tensor);
-    return x->grads + (tensor->offset - x->offset);
-}
-
-void* model_weights(const Model* m, ParamId id, int l) {
-    ParamTensor tensor = shape_param(&m->shape, id, l);
-    return tensor.elems ? tensor_weights(m, &tensor) : NULL;
-}
-
-float* model_grads(const Model* m, ParamId id, int l) {
-    ParamTensor tensor = shape_param(&m->shape, id, l);
-    return tensor.elems ? tensor_grads(m, &tensor) : NULL;
-}
-
 void model_logits(const Model* m, void* logits, int n, int N) {
     int C = m->shape.C;
     const char* lnf = (const char*)model_act(m, LNF, 0) + (size_t)n * (size_t)C * dtype_bytes(m->dt);
@@ -133,13 +109,17 @@ void model_carve(Model* m, const MemoryPlan* plan) {
     m->grad_scale = (float*)(m->loss_sum + 2);
 }
 
+void model_place_param(Model* m, const ParamTensor* t, size_t at, void* weights, float* grads) {
+    *param_place(m, t->id, t->layer) =
+        (ParamPlace){weights ? (char*)weights + at * dtype_bytes(m->dt) : NULL, grads ? grads + at : NULL};
+}
+
 void model_place_params(Model* m) {
-    m->block = (ParamBlock*)calloc((size_t)m->shape.L + 2, sizeof *m->block);
-    if (!m->block) die("no memory for %d buckets", m->shape.L + 2);
-    for (int b = 0; b < m->shape.L + 2; b++) {
-        size_t at = m->block[b].offset = shape_bucket(&m->shape, b).offset;
-        if (m->array[MODEL_WEIGHTS]) m->block[b].weights = (char*)m->array[MODEL_WEIGHTS] + at * dtype_bytes(m->dt);
-        if (m->array[MODEL_GRADS]) m->block[b].grads = (float*)m->array[MODEL_GRADS] + at;
+    m->param_places = (ParamPlace*)calloc((size_t)m->shape.L * N_PARAMS, sizeof *m->param_places);
+    if (!m->param_places) die("no memory for the places of %d layers", m->shape.L);
+    for (int i = 0; i < shape_tensors(&m->shape); i++) {
+        ParamTensor t = shape_tensor(&m->shape, i);
+        model_place_param(m, &t, t.offset, m->array[MODEL_WEIGHTS], (float*)m->array[MODEL_GRADS]);
     }
 }
 
@@ -180,7 +160,8 @@ static void step_all(const Model* m, const Config* config, double lr, int64_t t)
           *second = (float*)m->array[MODEL_V];
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
         ParamTensor tensor = shape_tensor(&m->shape, i);
-        AdamW a = {.param = tensor_weights(m, &tensor), .grad = tensor_grads(m, &tensor), .n = tensor.elems};
+        ParamPlace place = *param_place(m, tensor.id, tensor.layer);
+        AdamW a = {.param = place.weights, .grad = place.grads, .n = tensor.elems};
         a.master = master ? master + tensor.offset : (float*)a.param;
         a.m = first + tensor.offset;
         a.v = second + tensor.offset;

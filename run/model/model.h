@@ -57,12 +57,11 @@ typedef enum ModelArray {
 
 extern const char* const model_array_names[N_MODEL_ARRAYS];
 
-// A ParamBlock is the place of a bucket's tensors (plan/model/shape.h) while they are in use.
-typedef struct ParamBlock {
-    size_t offset;  // place of its first element in the parameters
-    char* weights;  // dt
-    float* grads;   // fp32 sums; NULL without training
-} ParamBlock;
+// Where a tensor lies while it is in use. Both are NULL if the model has none, grads without training, too.
+typedef struct ParamPlace {
+    void* weights;  // dt
+    float* grads;   // fp32 sums
+} ParamPlace;
 
 struct Model {
     Shape shape;  // shape of the part that this rank holds: alone the whole model
@@ -77,7 +76,7 @@ struct Model {
     char* acts;
     ActPlace* act_places;       // (N_ACTS, L + 1)
     size_t act_bytes;           // bytes of all
-    ParamBlock* block;          // (L + 2) embeddings, layers, final norm and head
+    ParamPlace* param_places;   // (L, N_PARAMS); those that are not per layer are in row 0
     const LayerLayout* layers;  // how each layer of the whole model runs
     int slot;                   // slot of activations at work now: 0 without a pipeline
     int classifier_N;           // rows of one chunk of the classifier
@@ -121,11 +120,12 @@ typedef struct Row {
 // Returns the activation `id` of layer l in the slot at work, or NULL if the model has none.
 void* model_act(const Model* m, ActId id, int l);
 
-// These return weights and gradient sums of a tensor. Those by its name and layer return NULL if the model has none.
-char* tensor_weights(const Model* m, const ParamTensor* tensor);
-float* tensor_grads(const Model* m, const ParamTensor* tensor);
-void* model_weights(const Model* m, ParamId id, int l);
-float* model_grads(const Model* m, ParamId id, int l);
+// Returns the place of a tensor, of any l if it is not per layer.
+static inline ParamPlace* param_place(const Model* m, ParamId id, int l) {
+    return &m->param_places[(param_is_per_layer(id) ? l * N_PARAMS : 0) + (int)id];
+}
+static inline void* model_weights(const Model* m, ParamId id, int l) { return param_place(m, id, l)->weights; }
+static inline float* model_grads(const Model* m, ParamId id, int l) { return param_place(m, id, l)->grads; }
 
 // Returns how layer l runs.
 static inline const LayerLayout* layer_layout(const Model* m, int l) { return &m->layers[m->shape.first_layer + l]; }
@@ -152,9 +152,11 @@ ModelNeeds model_needs(const Kernels* k, const Shape* shape, DType dt, const Lay
 KernelLimits model_limits(const Shape* shape, DType dt, const Config* config, int N);
 int model_widest(const Shape* shape);  // the widest input or output of a layer's linears
 void model_plan(MemoryPlan* plan, const Kernels* k, const ModelNeeds* needs);
-// model_carve takes the planned memory; the other two place parameters (ParamBlock) and each layer's activations there.
+// model_carve takes the planned memory; the other two fill param_places and act_places.
 void model_carve(Model* m, const MemoryPlan* plan);
 void model_place_params(Model* m);
+// Places a tensor that begins at element `at` of these arrays, either of which may be NULL.
+void model_place_param(Model* m, const ParamTensor* tensor, size_t at, void* weights, float* grads);
 void model_place_activations(Model* m, const ModelNeeds* needs);
 
 // ---- the update: AdamW on what this rank owns, at the end of a step

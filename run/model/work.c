@@ -129,7 +129,7 @@ static Slab owned(const Model* m, int gradients, int l, SublayerId id) {
     slab.elem = gradients ? sizeof(float) : dtype_bytes(m->dt);
     for (int i = 0; i < N_UNIT_PARTS; i++) {
         ParamTensor t = shape_param(&m->shape, tensor_of(id, i), l);
-        if (t.elems) slab.part[i] = gradients ? (char*)tensor_grads(m, &t) : tensor_weights(m, &t);
+        if (t.elems) slab.part[i] = gradients ? (char*)model_grads(m, t.id, l) : (char*)model_weights(m, t.id, l);
     }
     return slab;
 }
@@ -201,7 +201,8 @@ static int units_of(SliceCount n, SublayerId id) { return id == ATTENTION ? n.he
 // Returns the array of weights or gradients that moves of layer l leave, or come to. Owned ones may be there by turns.
 static char* array_of(const Model* m, int l, int taken, int gradients) {
     if (taken) return m->ranks->work->part[gradients ? PART_GRADS : PART_WEIGHTS];
-    return gradients ? (char*)m->block[1 + l].grads : m->block[1 + l].weights;
+    const ZeroBucket* x = &m->ranks->zero.bucket[1 + l];
+    return gradients ? (char*)x->grads : x->weights;
 }
 
 // Lists a part of the units of a move as boxes of the whole model's tensor: what a rank would have of it that owned
@@ -445,9 +446,10 @@ Linear work_linear(const Model* m, LinearId id, int l) {
     SublayerId sub = sublayer_of(id);
     ParamTensor w = shape_param(&m->shape, sublayers[sub].weight[id % 2], l),
                 b = shape_param(&m->shape, sublayers[sub].bias[id % 2], l);
-    Linear linear = {.w = tensor_weights(m, &w), .dw = tensor_grads(m, &w), .OC = w.rows, .K = w.cols, .width = w.cols};
+    Linear linear = {.w = model_weights(m, w.id, l), .dw = model_grads(m, w.id, l), .OC = w.rows};
+    linear.K = linear.width = w.cols;
     int adds_bias = b.elems > 0 && (is_linear_in(id) || layer_cut_rank(m, l) == 0);
-    if (adds_bias) linear.b = tensor_weights(m, &b), linear.db = tensor_grads(m, &b);
+    if (adds_bias) linear.b = model_weights(m, b.id, l), linear.db = model_grads(m, b.id, l);
     const SublayerWork* now = changed(m, sub, l);
     if (!now) return linear;
     const Work* work = m->ranks->work;

@@ -134,17 +134,20 @@ static int place_bucket(const Model* m, ModelArray array, int b, size_t elem, ch
 static void open_bucket(const Model* m, int b) {
     ZeroBucket* x = &m->ranks->zero.bucket[b];
     Bucket bucket = shape_bucket(&m->shape, b);
-    ParamBlock* block = &m->block[b];
     char *grads = NULL, *owned = NULL;
     x->elems = bucket.elems, x->piece = bucket.piece, x->at = bucket.at;
     x->comm = layer_data(m, b - 1);
     x->stage = zero_stage_of(m, b);
-    x->weights_place = place_bucket(m, MODEL_WEIGHTS, b, dtype_bytes(m->dt), &block->weights, &x->owned_weights);
+    x->weights_place = place_bucket(m, MODEL_WEIGHTS, b, dtype_bytes(m->dt), &x->weights, &x->owned_weights);
     x->place = place_bucket(m, MODEL_GRADS, b, sizeof(float), &grads, &owned);
-    block->grads = (float*)grads, x->owned_grads = (float*)owned;
+    x->grads = (float*)grads, x->owned_grads = (float*)owned;
     if (grads && is_layer(m, b) && x->stage > 1)
         x->reduced = (float*)in_use(m, MODEL_GRADS, sizeof(float)) + sizes_of(m, MODEL_GRADS).used +
                      (size_t)x->place * largest_layer(m, MODEL_GRADS).piece;
+}
+
+static ZeroBucket* bucket_of(const Model* m, const ParamTensor* tensor) {
+    return &m->ranks->zero.bucket[shape_bucket_of(tensor, &m->shape)];
 }
 
 // Forgets which layers are in the places of the window.
@@ -158,22 +161,19 @@ void zero_open(Model* m) {
     for (int b = 0; b <= last_bucket(m); b++) open_bucket(m, b);
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
         ParamTensor t = shape_tensor(&m->shape, i);
-        ZeroBucket* x = &z->bucket[shape_bucket_of(&t, &m->shape)];
-        if (x->n_tensors++ == 0) x->first_tensor = i;
+        ZeroBucket* x = bucket_of(m, &t);
+        if (x->n_tensors++ == 0) x->first_tensor = i, x->offset = t.offset;
+        model_place_param(m, &t, t.offset - x->offset, x->weights, x->grads);
     }
     empty_window(m);
 }
 
 void zero_close(Model* m) {
     free(m->ranks->zero.bucket);
-    free(m->block);
+    free(m->param_places);
 }
 
 // ---- where things are
-
-static ZeroBucket* bucket_of(const Model* m, const ParamTensor* tensor) {
-    return &m->ranks->zero.bucket[shape_bucket_of(tensor, &m->shape)];
-}
 
 Segment zero_segment(const Model* m, int i) {
     ParamTensor tensor = shape_tensor(&m->shape, i);
@@ -264,7 +264,7 @@ static void begin_gather(Model* m, int b) {
     await_move(m, b);
     if (c->size == 1) return;
     c->purpose = COMM_PARAMETERS;
-    x->arriving = c->table->begin_all_gather(c, m->block[b].weights, x->owned_weights, x->piece, m->dt, m->s);
+    x->arriving = c->table->begin_all_gather(c, x->weights, x->owned_weights, x->piece, m->dt, m->s);
     c->purpose = COMM_OTHER;
 }
 
@@ -385,7 +385,7 @@ static void sum_replicated(const Model* m, const ZeroBucket* x) {
     for (int i = 0; i <= x->n_tensors; i++) {
         ParamTensor t = shape_tensor(&m->shape, x->first_tensor + MIN(i, x->n_tensors - 1));
         int joins = i < x->n_tensors && split_is_replicated(t.id);
-        float* grads = joins ? tensor_grads(m, &t) : NULL;
+        float* grads = joins ? model_grads(m, t.id, t.layer) : NULL;
         if (joins && !run) run = grads;
         if (joins) n = (size_t)(grads - run) + t.elems;
         if (joins || !run) continue;
@@ -395,7 +395,7 @@ static void sum_replicated(const Model* m, const ZeroBucket* x) {
     for (int i = 0; i < x->n_tensors && kv; i++) {
         ParamTensor t = shape_tensor(&m->shape, x->first_tensor + i);
         size_t own = unshared_elems(m, &t);
-        if (own < t.elems) kv->table->all_reduce(kv, tensor_grads(m, &t) + own, t.elems - own, DT_F32, m->s);
+        if (own < t.elems) kv->table->all_reduce(kv, model_grads(m, t.id, t.layer) + own, t.elems - own, DT_F32, m->s);
     }
     cut->purpose = before;
     if (kv) kv->purpose = COMM_TENSOR;
@@ -434,7 +434,7 @@ static void empty_place(Model* m, int b) {
 static void sum_tied(Model* m) {
     Comm* c = m->ranks->pipe.ends;
     ParamTensor wte = shape_param(&m->shape, WTE, 0);
-    if (c) c->table->all_reduce(c, tensor_grads(m, &wte), wte.elems, DT_F32, m->s);
+    if (c) c->table->all_reduce(c, model_grads(m, WTE, 0), wte.elems, DT_F32, m->s);
 }
 
 // Begins to sum over all ranks a bucket whose gradients are complete. If they go on to owners, the sum over the group
@@ -443,7 +443,7 @@ static void begin_reduce(Model* m, int b) {
     ZeroBucket* x = &m->ranks->zero.bucket[b];
     Comm* c = x->comm;
     char* copy = bf16_copy(m, b);
-    float* grads = m->block[b].grads;
+    float* grads = x->grads;
     size_t own_bytes = (size_t)c->rank * x->piece * sizeof(bf16);
     if (b == 0) sum_tied(m);
     if (x->n_tensors && !m->ranks->owner) sum_replicated(m, x);
@@ -463,7 +463,7 @@ void zero_open_grads(Model* m, int l) {
     const ZeroBucket* x = &m->ranks->zero.bucket[1 + l];
     if (!x->reduced) return;
     empty_place(m, 1 + l);
-    m->k->clear(m->block[1 + l].grads, x->elems * sizeof(float), m->s);
+    m->k->clear(x->grads, x->elems * sizeof(float), m->s);
 }
 
 // Lets gradients of bucket b and of those after it leave for their owners: they are complete. What a leader sums of its
@@ -552,14 +552,14 @@ void zero_clear_grads(Model* m) {
     }
     m->k->clear(m->array[MODEL_GRADS], kept * sizeof(float), m->s);
     for (int b = 0; b <= last_bucket(m); b += last_bucket(m))
-        if (z->bucket[b].stage > 1) m->k->clear(m->block[b].grads, z->bucket[b].elems * sizeof(float), m->s);
+        if (z->bucket[b].stage > 1) m->k->clear(z->bucket[b].grads, z->bucket[b].elems * sizeof(float), m->s);
 }
 
 // ---- whole tensors, for files
 
 void zero_fetch_weights(Model* m, const ParamTensor* tensor, float* value) {
     zero_use_layer(m, shape_bucket_of(tensor, &m->shape) - 1, 0);
-    m->k->download(value, tensor_weights(m, tensor), tensor->elems * dtype_bytes(m->dt), m->s);
+    m->k->download(value, model_weights(m, tensor->id, tensor->layer), tensor->elems * dtype_bytes(m->dt), m->s);
     if (m->dt == DT_BF16) bf16_widen_in_place(value, tensor->elems);
 }
 
@@ -581,7 +581,7 @@ void zero_put_weights(Model* m, const ParamTensor* tensor, float* value) {
     Segment own = {*tensor, 0, tensor->elems, 0};
     if (in_part) own = zero_segment(m, shape_index(&m->shape, tensor));
     if (m->dt == DT_BF16) bf16_narrow_in_place(value, tensor->elems);
-    m->k->upload(in_part ? zero_owned(m, STATE_WEIGHTS, &own) : tensor_weights(m, tensor),
+    m->k->upload(in_part ? zero_owned(m, STATE_WEIGHTS, &own) : model_weights(m, tensor->id, tensor->layer),
                  (char*)value + own.first * elem, own.n * elem, m->s);
     m->k->synchronize(m->s);
 }

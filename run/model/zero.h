@@ -15,18 +15,18 @@
 
 // A ZeroBucket is a bucket and its place while it is in use; stage 3 has layers in two places by turns.
 typedef struct ZeroBucket {
-    size_t elems;
+    size_t offset, elems;
     size_t piece, at;   // elements of a rank's piece; where this rank's begins in arrays of owned ones
     Comm* comm;         // the ranks that divide it
     int stage;          // stage of ZeRO; 1 if one rank has it all
     int place;          // stages 2 and 3, layers: the place of gradients in use, 0 or 1
     int weights_place;  // stage 3, layers: the place of weights in use
     int first_tensor, n_tensors;
-    char* owned_weights;  // dt; those in use: Model.block
-    float* owned_grads;   // complete after zero_reduce
-    float* reduced;       // stages 2 and 3, layers: a piece that has been reduced
-    Request arriving;     // a gather of its weights that has begun
-    Request leaving;      // a reduction of its gradients, while is_leaving
+    char *weights, *owned_weights;  // dt: the whole bucket in use, and this rank's piece
+    float *grads, *owned_grads;     // fp32, likewise; owned ones are complete after zero_reduce
+    float* reduced;                 // stages 2 and 3, layers: a piece that has been reduced
+    Request arriving;               // a gather of its weights that has begun
+    Request leaving;                // a reduction of its gradients, while is_leaving
     int is_leaving;
 } ZeroBucket;
 
