@@ -171,7 +171,7 @@ static void pieces_cover_every_element_once(const Shape* shape) {
             ParamTensor t = shape_tensor(shape, i);
             CHECK(segment.tensor.offset == t.offset && segment.tensor.id == t.id && segment.tensor.layer == t.layer);
             CHECK(segment.first + segment.n <= t.elems && segment.at + segment.n <= owned);
-            Bucket bucket = shape_bucket(shape, shape_bucket_of(&t, shape));
+            Bucket bucket = shape_bucket(shape, t.bucket);
             size_t piece = bucket.elems / (size_t)shape->shards, start = bucket.offset / (size_t)shape->shards;
             if (segment.n > 0)
                 // at counts from where this rank's piece of the bucket begins

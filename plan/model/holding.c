@@ -72,14 +72,14 @@ int holdings_of_run(Holding out[MOST_RUN_HOLDINGS], int rank, const ParamTensor*
 
 // The elements that a rank keeps of a tensor of its part, and their place, if it holds pieces of some layers.
 static Segment kept_segment(const Shape* shape, const Part* part, const ParamTensor* own, const char* divided) {
-    int b = shape_bucket_of(own, shape), shard = part->shards ? part->shard : 0;
+    int b = own->bucket, shard = part->shards ? part->shard : 0;
     int layers = MIN(b - 1, shape->L), pieces = 0, is_layer = b > 0 && b <= shape->L;
     Bucket layer = shape_bucket(shape, 1);
     for (int l = 0; l < layers && divided; l++) pieces += divided[part->first_layer + l];
     size_t gone = (size_t)pieces * (layer.elems - layer.piece);
     if (!is_layer || !divided || !divided[part->first_layer + b - 1])
         return (Segment){*own, 0, own->elems, own->offset - gone};
-    Segment s = shape_segment(shape, shape_index(shape, own), shard);
+    Segment s = shape_segment(shape, own->index, shard);
     Bucket bucket = shape_bucket(shape, b);
     s.at = s.at - bucket.at + bucket.offset - gone;
     return s;
@@ -292,7 +292,7 @@ int reshard_visit(const Shape* whole, const Holdings* from, const Holdings* to, 
         ParamTensor t = shape_tensor(whole, i);
         const Holding* of = from->list + from->first[i];
         int n = from->first[i + 1] - from->first[i];
-        s.wave = shape_bucket_of(&t, whole);
+        s.wave = t.bucket;
         find_blocks(&s, of, n);
         for (int j = to->first[i]; j < to->first[i + 1] && !failed; j++) {
             if (kind != RESHARD_COPY) sum_to(&s, of, n, &to->list[j]);

@@ -49,12 +49,16 @@ Shape shape_whole(Shape s) {
 
 Runs shape_runs(const Shape* s, Axis axis) {
     int q = s->heads * s->HS, kv = s->kv_heads * s->HS, runs = act_runs(shape_act(s));
-    const int sizes[] = {
-        [ONE] = 1,           [CHANNELS] = s->C,   [POSITIONS] = s->context, [HEADS] = q, [VOCABULARY] = s->vocab_rows,
-        [HEAD_SIZE] = s->HS, [HIDDEN] = s->hidden};
     if (axis == QKV_OUTPUTS) return (Runs){3, {q, kv, kv}};
     if (axis == FC_OUTPUTS) return (Runs){runs, {s->hidden, runs > 1 ? s->hidden : 0}};
-    return (Runs){1, {sizes[axis]}};
+    int size = axis == ONE          ? 1
+               : axis == CHANNELS   ? s->C
+               : axis == POSITIONS  ? s->context
+               : axis == HEAD_SIZE  ? s->HS
+               : axis == VOCABULARY ? s->vocab_rows
+               : axis == HEADS      ? q
+                                    : s->hidden;
+    return (Runs){1, {size}};
 }
 
 static int exists(const Shape* shape, ParamId id) {
@@ -95,8 +99,8 @@ static int end_entry(const Shape* shape, int b) { return b == 0 ? LN1W : is_laye
 // The shape with the units of bucket b in place of those of all layers.
 static Shape of_bucket(const Shape* shape, int b) {
     Shape s = *shape;
-    if (!shape->units || !is_layer(shape, b)) return s;
-    LayerUnits u = shape->units[b - 1];
+    if (!is_layer(shape, b)) return s;
+    LayerUnits u = shape_units(shape, b - 1);
     s.heads = u.heads, s.kv_heads = u.kv_heads, s.hidden = u.hidden, s.shards = u.shards;
     return s;
 }
@@ -122,16 +126,14 @@ Bucket shape_bucket(const Shape* shape, int b) {
     return bucket;
 }
 
-int shape_bucket_of(const ParamTensor* tensor, const Shape* shape) {
-    return tensor->id < LN1W ? 0 : tensor->id < LNFW ? 1 + tensor->layer : shape->L + 1;
-}
-
 ParamTensor shape_param(const Shape* shape, ParamId id, int layer) {
-    ParamTensor t = {.id = id, .layer = layer};
-    int b = shape_bucket_of(&t, shape);
+    int b = id < LN1W ? 0 : id < LNFW ? 1 + layer : shape->L + 1, first = first_entry(shape, b);
     Shape s = of_bucket(shape, b);
-    t = tensor_of(&s, id, layer);
-    t.offset = shape_bucket(shape, b).offset + aligned_elems(&s, first_entry(shape, b), (int)id);
+    ParamTensor t = tensor_of(&s, id, layer);
+    t.index = count(shape, first, (int)id);
+    if (b > 0) t.index += count(shape, 0, LN1W) + (b - 1) * count(shape, LN1W, LNFW);
+    t.bucket = b;
+    t.offset = shape_bucket(shape, b).offset + aligned_elems(&s, first, (int)id);
     return t;
 }
 
@@ -144,11 +146,6 @@ ParamTensor shape_tensor(const Shape* shape, int i) {
     for (int n; n = count(shape, first_entry(shape, b), end_entry(shape, b)), i >= n; b++) i -= n;
     for (id = first_entry(shape, b); i > 0 || !exists(shape, (ParamId)id); id++) i -= exists(shape, (ParamId)id);
     return shape_param(shape, (ParamId)id, is_layer(shape, b) ? b - 1 : 0);
-}
-
-int shape_index(const Shape* shape, const ParamTensor* t) {
-    int b = shape_bucket_of(t, shape), i = count(shape, first_entry(shape, b), (int)t->id);
-    return b == 0 ? i : i + count(shape, 0, LN1W) + (b - 1) * count(shape, LN1W, LNFW);
 }
 
 size_t shape_param_elems(const Shape* shape) {

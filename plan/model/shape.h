@@ -129,17 +129,17 @@ static inline int runs_sum(Runs runs) { return runs.size[0] + runs.size[1] + run
 // each tensor begins at a multiple of 64 elements. One that the model does not have has no elements.
 typedef struct ParamTensor {
     ParamId id;
-    int layer;  // 0 if the entry is not per layer
+    int layer;          // 0 if the entry is not per layer
+    int index, bucket;  // its number in memory order, and its Bucket's
     int rows, cols;
     size_t offset, elems;
 } ParamTensor;
 
 ParamTensor shape_param(const Shape* shape, ParamId id, int layer);
-int shape_tensors(const Shape* shape);                           // number of tensors
-ParamTensor shape_tensor(const Shape* shape, int i);             // the i-th in memory order
-int shape_index(const Shape* shape, const ParamTensor* tensor);  // its i
-size_t shape_param_elems(const Shape* shape);                    // elements of the block, gaps between tensors too
-size_t shape_param_count(const Shape* shape);                    // parameters as people count them: without padding
+int shape_tensors(const Shape* shape);                // number of tensors
+ParamTensor shape_tensor(const Shape* shape, int i);  // the i-th in memory order
+size_t shape_param_elems(const Shape* shape);         // elements of the block, gaps between tensors too
+size_t shape_param_count(const Shape* shape);         // parameters as people count them: without padding
 
 // Parameters that are gathered and reduced together: bucket 0 is wte and wpe, 1 .. L the layers, L + 1 lnf and headw.
 // Each is padded to a multiple of 64 * shards elements and cut into `shards` equal pieces; a rank owns and updates the
@@ -151,7 +151,6 @@ typedef struct Bucket {
 
 static inline int shape_buckets(const Shape* shape) { return shape->L + 2; }
 Bucket shape_bucket(const Shape* shape, int b);
-int shape_bucket_of(const ParamTensor* tensor, const Shape* shape);
 // Fills value[first .. first + n) of a tensor's initial values (elems, fp32). Each is a pure function of (shape, seed,
 // tensor, index), so threads may share the work.
 void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t seed, size_t first, size_t n,

@@ -29,7 +29,7 @@ size_t shape_layer_activations(const Shape* shape, const ActNeeds* needs, const 
 Segment shape_segment(const Shape* shape, int i, int rank) {
     Segment segment = {.tensor = shape_tensor(shape, i)};
     const ParamTensor* t = &segment.tensor;
-    Bucket bucket = shape_bucket(shape, shape_bucket_of(t, shape));
+    Bucket bucket = shape_bucket(shape, t->bucket);
     size_t begin = bucket.offset + bucket.piece * (size_t)rank;
     size_t low = MAX(begin, t->offset), high = MIN(begin + bucket.piece, t->offset + t->elems);
     if (low >= high) return segment;

@@ -22,7 +22,7 @@ static BucketWeights bucket_weights(const Shape* part, int b) {
     int joined = 0;
     for (int i = 0; i < shape_tensors(part); i++) {
         ParamTensor t = shape_tensor(part, i);
-        int joins = shape_bucket_of(&t, part) == b && split_is_replicated(t.id) && t.elems;
+        int joins = t.bucket == b && split_is_replicated(t.id) && t.elems;
         if (joins && !joined && x.n_replicated < COUNT(x.replicated)) x.n_replicated++;
         if (joins) x.replicated[x.n_replicated - 1] += (double)t.elems;
         joined = joins;

@@ -58,7 +58,7 @@ static void put_owned(void* context, StateKind kind, const Segment* segment, con
     }
     ParamTensor part = pipeline_part(m, &segment->tensor);
     if (!part.elems) return;
-    Segment own = zero_segment(m, shape_index(&m->shape, &part));
+    Segment own = zero_segment(m, part.index);
     if (m->tp) tp_take(m, &part, run->books->part, value);
     if (own.n) upload_owned(m, kind, &own, (m->tp ? run->books->part : value) + own.first);
 }

@@ -67,7 +67,7 @@ static void step(Model* m, const Config* config, double lr, int64_t t) {
     for (int i = 0; i < shape_tensors(&owner->shape); i++) {
         OwnedRun runs[MOST_RUNS];
         Segment segment = zero_segment(owner, i);
-        if (m->next) zero_advance_gather(m->next, shape_bucket_of(&segment.tensor, &owner->shape));
+        if (m->next) zero_advance_gather(m->next, segment.tensor.bucket);
         for (int r = 0, n = tp_runs(runs, owner, &segment); r < n; r++) step_run(owner, config, &runs[r], lr, t);
     }
     if (m->next) zero_advance_gather(m->next, shape_buckets(&owner->shape));

@@ -147,7 +147,7 @@ static void open_bucket(const Model* m, int b) {
 }
 
 static ZeroBucket* bucket_of(const Model* m, const ParamTensor* tensor) {
-    return &m->ranks->zero.bucket[shape_bucket_of(tensor, &m->shape)];
+    return &m->ranks->zero.bucket[tensor->bucket];
 }
 
 // Forgets which layers are in the places of the window.
@@ -214,7 +214,7 @@ static int list_owned(OwnedBox* list, const Model* m, StateKind kind) {
         int n_boxes = tp_boxes(boxes, m, &s.tensor);
         int count = holdings_of_run(held, m->world->rank, &s.tensor, boxes, n_boxes, s.first, s.n, at);
         for (int j = 0; j < count; j++, n++)
-            if (list) list[n] = (OwnedBox){shape_index(&m->whole, &whole), held[j]};
+            if (list) list[n] = (OwnedBox){whole.index, held[j]};
     }
     return n;
 }
@@ -558,7 +558,7 @@ void zero_clear_grads(Model* m) {
 // ---- whole tensors, for files
 
 void zero_fetch_weights(Model* m, const ParamTensor* tensor, float* value) {
-    zero_use_layer(m, shape_bucket_of(tensor, &m->shape) - 1, 0);
+    zero_use_layer(m, tensor->bucket - 1, 0);
     m->k->download(value, model_weights(m, tensor->id, tensor->layer), tensor->elems * dtype_bytes(m->dt), m->s);
     if (m->dt == DT_BF16) bf16_widen_in_place(value, tensor->elems);
 }
@@ -568,7 +568,7 @@ void zero_fetch_grads(Model* m, const ParamTensor* tensor, float* value) {
     char err[ERR_BYTES];
     Comm* c = bucket_of(m, tensor)->comm;
     for (int r = 0; r < c->size; r++) {
-        Segment s = shape_segment(&m->shape, shape_index(&m->shape, tensor), r);
+        Segment s = shape_segment(&m->shape, tensor->index, r);
         size_t bytes = s.n * sizeof(float);
         if (r == c->rank) m->k->download(value + s.first, zero_owned(m, STATE_GRADS, &s), bytes, m->s);
         if (s.n && c->table->broadcast_host(c, value + s.first, bytes, r, err)) die("%s", err);
@@ -579,7 +579,7 @@ void zero_put_weights(Model* m, const ParamTensor* tensor, float* value) {
     size_t elem = dtype_bytes(m->dt);
     int in_part = bucket_of(m, tensor)->stage == 3 || m->ranks->zero.holds == ZERO_OWNED;
     Segment own = {*tensor, 0, tensor->elems, 0};
-    if (in_part) own = zero_segment(m, shape_index(&m->shape, tensor));
+    if (in_part) own = zero_segment(m, tensor->index);
     if (m->dt == DT_BF16) bf16_narrow_in_place(value, tensor->elems);
     m->k->upload(in_part ? zero_owned(m, STATE_WEIGHTS, &own) : model_weights(m, tensor->id, tensor->layer),
                  (char*)value + own.first * elem, own.n * elem, m->s);
