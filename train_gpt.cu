@@ -46,10 +46,10 @@ static void norm_backward(const Model* m, const Row* row, const NormEntry* n, in
 // out (N,OC) = x W^T + b, x (N,K). If gelu is not NULL, gelu (N,OC) = GELU(out).
 static void linear_forward(const Model* m, const Row* row, LinearId id, int l, void* out, void* gelu, void* x) {
     const Sublayer* sub = &sublayers[sublayer_of(id)];
-    ParamTensor w = shape_param(&m->shape, sub->weight[id % 2], l);
+    const ParamPlace *w = param_place(m, sub->weight[id % 2], l), *b = param_place(m, sub->bias[id % 2], l);
     if (MANY(linear_forward, m, row, id, l, out, gelu, x)) return;
     TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
-    m->k->matmul_forward(out, gelu, x, W(w.id), W(sub->bias[id % 2]), row->N, w.cols, w.rows, m->dt, m->s);
+    m->k->matmul_forward(out, gelu, x, w->weights, b->weights, row->N, w->cols, w->rows, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
 }
 
@@ -58,11 +58,11 @@ static void linear_forward(const Model* m, const Row* row, LinearId id, int l, v
 static void linear_backward(const Model* m, const Row* row, LinearId id, int l, void* dx, void* dout, void* x,
                             const void* pre) {
     const Sublayer* sub = &sublayers[sublayer_of(id)];
-    ParamTensor w = shape_param(&m->shape, sub->weight[id % 2], l);
+    const ParamPlace *w = param_place(m, sub->weight[id % 2], l), *b = param_place(m, sub->bias[id % 2], l);
     if (MANY(linear_backward, m, row, id, l, dx, dout, x, pre)) return;
     TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
-    m->k->matmul_backward_input(dx, dout, W(w.id), pre, row->N, w.cols, w.rows, m->dt, m->s);
-    m->k->matmul_backward_weight(DW(w.id), DW(sub->bias[id % 2]), dout, x, row->N, w.cols, w.rows, m->dt, m->s);
+    m->k->matmul_backward_input(dx, dout, w->weights, pre, row->N, w->cols, w->rows, m->dt, m->s);
+    m->k->matmul_backward_weight(w->grads, b->grads, dout, x, row->N, w->cols, w->rows, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
 }
 

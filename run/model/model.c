@@ -38,14 +38,8 @@ void model_logits(const Model* m, void* logits, int n, int N) {
 // ---- memory
 
 int model_widest(const Shape* shape) {
-    Shape alike = *shape;
-    int most = shape->C;
-    alike.units = NULL;
-    for (int i = 0; i < N_LINEARS; i++) {
-        ParamTensor w = shape_param(&alike, sublayers[i / 2].weight[i % 2], 0);
-        most = MAX(most, MAX(w.rows, w.cols));
-    }
-    return most;
+    int qkv = runs_sum(shape_runs(shape, QKV_OUTPUTS)), fc = runs_sum(shape_runs(shape, FC_OUTPUTS));
+    return MAX(shape->C, MAX(qkv, fc));
 }
 
 KernelLimits model_limits(const Shape* shape, DType dt, const Config* config, int N) {
@@ -110,8 +104,8 @@ void model_carve(Model* m, const MemoryPlan* plan) {
 }
 
 void model_place_param(Model* m, const ParamTensor* t, size_t at, void* weights, float* grads) {
-    *param_place(m, t->id, t->layer) =
-        (ParamPlace){weights ? (char*)weights + at * dtype_bytes(m->dt) : NULL, grads ? grads + at : NULL};
+    *param_place(m, t->id, t->layer) = (ParamPlace){
+        t->rows, t->cols, weights ? (char*)weights + at * dtype_bytes(m->dt) : NULL, grads ? grads + at : NULL};
 }
 
 void model_place_params(Model* m) {

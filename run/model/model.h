@@ -57,8 +57,9 @@ typedef enum ModelArray {
 
 extern const char* const model_array_names[N_MODEL_ARRAYS];
 
-// Where a tensor lies while it is in use. Both are NULL if the model has none, grads without training, too.
+// A tensor (rows, cols) and where it lies while it is in use. All is 0 if the model has none, grads without training.
 typedef struct ParamPlace {
+    int rows, cols;
     void* weights;  // dt
     float* grads;   // fp32 sums
 } ParamPlace;

@@ -444,12 +444,11 @@ int work_units(const Model* m, SublayerId id, int l) {
 
 Linear work_linear(const Model* m, LinearId id, int l) {
     SublayerId sub = sublayer_of(id);
-    ParamTensor w = shape_param(&m->shape, sublayers[sub].weight[id % 2], l),
-                b = shape_param(&m->shape, sublayers[sub].bias[id % 2], l);
-    Linear linear = {.w = model_weights(m, w.id, l), .dw = model_grads(m, w.id, l), .OC = w.rows};
-    linear.K = linear.width = w.cols;
-    int adds_bias = b.elems > 0 && (is_linear_in(id) || layer_cut_rank(m, l) == 0);
-    if (adds_bias) linear.b = model_weights(m, b.id, l), linear.db = model_grads(m, b.id, l);
+    const ParamPlace *w = param_place(m, sublayers[sub].weight[id % 2], l),
+                     *b = param_place(m, sublayers[sub].bias[id % 2], l);
+    Linear linear = {.w = w->weights, .dw = w->grads, .OC = w->rows, .K = w->cols, .width = w->cols};
+    int adds_bias = b->cols > 0 && (is_linear_in(id) || layer_cut_rank(m, l) == 0);
+    if (adds_bias) linear.b = b->weights, linear.db = b->grads;
     const SublayerWork* now = changed(m, sub, l);
     if (!now) return linear;
     const Work* work = m->ranks->work;
