@@ -60,17 +60,17 @@ static void step_run(Model* m, const Config* config, const OwnedRun* run, double
     model_step_tensor(m, config, &a, tensor, lr, t);
 }
 
-// Steps all runs. If m->next is set, weights leave as they are updated.
+// Steps all runs. If m->ranks->next is set, weights leave as they are updated.
 static void step(Model* m, const Config* config, double lr, int64_t t) {
     Model* owner = model_owner(m);
-    if (m->next) zero_begin_gather(m->next);
+    if (m->ranks->next) zero_begin_gather(m->ranks->next);
     for (int i = 0; i < shape_tensors(&owner->shape); i++) {
         OwnedRun runs[MOST_RUNS];
         Segment segment = zero_segment(owner, i);
-        if (m->next) zero_advance_gather(m->next, segment.tensor.bucket);
+        if (m->ranks->next) zero_advance_gather(m->ranks->next, segment.tensor.bucket);
         for (int r = 0, n = tp_runs(runs, owner, &segment); r < n; r++) step_run(owner, config, &runs[r], lr, t);
     }
-    if (m->next) zero_advance_gather(m->next, shape_buckets(&owner->shape));
+    if (m->ranks->next) zero_advance_gather(m->ranks->next, shape_buckets(&owner->shape));
     zero_clear_grads(m);
 }
 

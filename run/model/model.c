@@ -14,8 +14,6 @@ const Sublayer sublayers[N_SUBLAYERS] = {
 
 const NormEntry final_norm = {LNFW, LNFB, RESIDUAL, LNF, LNF_MEAN, LNF_RSTD};
 
-int own_units(const Shape* shape, SublayerId id) { return id == ATTENTION ? shape->kv_heads : shape->hidden; }
-
 void* model_act(const Model* m, ActId id, int l) {
     if (id == D_RESIDUAL && m->shape.no_head) return model_act(m, RESIDUAL, m->shape.L);
     const ActPlace* place = &m->act_places[id * (m->shape.L + 1) + l];

@@ -40,7 +40,8 @@ typedef struct Sublayer {
 extern const Sublayer sublayers[N_SUBLAYERS];
 extern const NormEntry final_norm;
 
-int own_units(const Shape* shape, SublayerId id);  // units of a rank with this shape
+// Returns the units of a rank with this shape.
+static inline int own_units(const Shape* s, SublayerId id) { return id == ATTENTION ? s->kv_heads : s->hidden; }
 
 // Weights, gradients and moments have memory of their own on the device. An array without a use is NULL.
 typedef enum ModelArray {
@@ -94,9 +95,6 @@ struct Model {
     struct Comm* tp;           // the tensor-parallel group of this rank; NULL: it is alone and holds the whole model
     int stage, stages;         // this rank's stage of a pipeline, and their number (run/model/pipeline.c)
     struct ModelRanks* ranks;  // who holds what: run/model/model_ranks.h
-    Model* next;               // model of the next strategy: its weights leave as they are updated
-    double* barrier;           // (1) a number that ranks sum only to wait for each other
-    void* group_scratch;       // scratch of attention over several ranks
 };
 
 // A row on the device has N tokens that this rank holds of the documents of a pass. In generation it is one document,
@@ -164,7 +162,7 @@ void model_place_activations(Model* m, const ModelNeeds* needs);
 
 // Sums gradients and losses over all ranks, clips, steps what this rank owns and zeroes the gradients; t is the 1-based
 // step. Loss and squared norm before clipping stay on the device. A norm that is not finite leaves the weights as they
-// were. Weights of many ranks are whole again after zero_gather; or here, with m->next, in its layout.
+// were. Weights of many ranks are whole again after zero_gather; or here, with ModelRanks.next, in its layout.
 void model_update(Model* m, const Config* config, double lr, int64_t t);
 // Steps elements of a tensor. `a` has their memory, n, place and freeze; the rest is filled in here.
 void model_step_tensor(const Model* m, const Config* config, AdamW* a, const ParamTensor* tensor, double lr, int64_t t);

@@ -53,6 +53,9 @@ typedef struct ModelRanks {
     Mover reduce[2], gather[2];    // inside nodes, and with owners (plan/layout/strategy_moves.h)
     Moving leaving[2], coming[2];  // at work, where they have a mover
     char* moving;                  // their scratch
+    Model* next;                   // model of the next strategy: its weights leave as they are updated
+    double* barrier;               // (1) a number that ranks sum only to wait for each other
+    void* group_scratch;           // scratch of attention over several ranks
     int lends;                     // gradients of what others compute may come back behind the last row (work.h)
     WorkNeeds work_needs;          // zeros: no rank ever computes anything but what it owns
     Work* work;                    // the parts that this rank computes, its own and others'; NULL: always what it owns

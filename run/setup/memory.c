@@ -483,9 +483,9 @@ static void carve(Run* run, const MemoryPlan* plan) {
     model_carve(m, plan);
     if (!run->strategies) zero_open(m), run_carve_activations(run), run_carve_work(run, plan);
     model_set_many(m);
-    m->group_scratch = memory_of(plan, "group attention");
+    m->ranks->group_scratch = memory_of(plan, "group attention");
     m->ranks->moving = (char*)memory_of(plan, "weights, gradients on the move");
-    m->barrier = m->loss_sum + 3;
+    m->ranks->barrier = m->loss_sum + 3;
     if (run->labels) run->labels->kept = (float*)memory_of(plan, "labels, kept"), run->labels->room = max_tokens;
     batch_plan_carve(run, &run->batch, memory_of(plan, "step buffers"), indices, on_device, max_tokens);
     if (run->training)

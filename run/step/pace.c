@@ -145,21 +145,21 @@ void pace_say_left(Run* run) {
 static int any_of(const Model* m, Comm* c, int first, int end, int mine) {
     double sum = mine, other = 0;
     CommPurpose before = c->purpose;
-    Transfer down = {c->rank - 1, m->barrier, sizeof sum}, up = {c->rank + 1, m->barrier, sizeof sum};
+    Transfer down = {c->rank - 1, m->ranks->barrier, sizeof sum}, up = {c->rank + 1, m->ranks->barrier, sizeof sum};
     int has_down = c->rank > first, has_up = c->rank < end - 1;
     c->purpose = COMM_HOST;
-    m->k->upload(m->barrier, &sum, sizeof sum, m->s);
-    if (end - first == c->size) c->table->all_reduce(c, m->barrier, 1, DT_F64, m->s);
+    m->k->upload(m->ranks->barrier, &sum, sizeof sum, m->s);
+    if (end - first == c->size) c->table->all_reduce(c, m->ranks->barrier, 1, DT_F64, m->s);
     else {
         comm_send_receive(c, NULL, 0, &down, has_down, m->s);
-        if (has_down) m->k->download(&other, m->barrier, sizeof other, m->s);
+        if (has_down) m->k->download(&other, m->ranks->barrier, sizeof other, m->s);
         sum += other;
-        m->k->upload(m->barrier, &sum, sizeof sum, m->s);
+        m->k->upload(m->ranks->barrier, &sum, sizeof sum, m->s);
         comm_send_receive(c, &up, has_up, NULL, 0, m->s);
         comm_send_receive(c, NULL, 0, &up, has_up, m->s);
         comm_send_receive(c, &down, has_down, NULL, 0, m->s);
     }
-    m->k->download(&sum, m->barrier, sizeof sum, m->s);
+    m->k->download(&sum, m->ranks->barrier, sizeof sum, m->s);
     c->purpose = before;
     return sum > 0;
 }

@@ -33,8 +33,8 @@ static void end_rounds(const Batch* b, const Model* m, int i) {
     if (!x->made.plan.has_barriers || m->ranks->zero.stage > 1 || m->stages > 1 || m->comm->size == 1) return;
     int from = i > 0 ? pass_round(x, i - 1) : 0, to = i < b->n_rows ? pass_round(x, i) : x->made.plan.n_rounds - 1;
     for (int r = from; r < to; r++) {
-        m->k->clear(m->barrier, sizeof *m->barrier, m->s);
-        m->comm->table->all_reduce(m->comm, m->barrier, 1, DT_F64, m->s);
+        m->k->clear(m->ranks->barrier, sizeof *m->ranks->barrier, m->s);
+        m->comm->table->all_reduce(m->comm, m->ranks->barrier, 1, DT_F64, m->s);
     }
 }
 
@@ -80,7 +80,7 @@ static void fill_row(Run* run, Row* row, int i) {
     for (int g = pass->first_group; g < pass->first_group + pass->n_groups; g++)
         x->attention[g] = group_attention(b, &x->groups[g]);
     a->parts = attention_parts(m);
-    a->scratch = m->group_scratch;
+    a->scratch = m->ranks->group_scratch;
 }
 
 // ---- the rows of a step, by the schedule
@@ -138,7 +138,7 @@ static void fill_answers(Run* run, Row* row) {
                  batch_on_device(b, ints));
     batch_upload_ints(b, m, b->positions, x->n);
     batch_upload_ints(b, m, ints, (int)answers_ints(x->n));
-    x->shared = (RowAttention){.answers = &x->answers, .scratch = m->group_scratch};
+    x->shared = (RowAttention){.answers = &x->answers, .scratch = m->ranks->group_scratch};
     row->shared = &x->shared;
 }
 

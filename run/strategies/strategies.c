@@ -113,9 +113,9 @@ void run_join_ranks(Run* run) {
 
 static void share_memory(Model* to, const Model* from) {
     memcpy(to->array, from->array, sizeof to->array);
-    to->acts = from->acts, to->rope = from->rope, to->group_scratch = from->group_scratch;
+    to->acts = from->acts, to->rope = from->rope, to->ranks->group_scratch = from->ranks->group_scratch;
     to->loss_sum = from->loss_sum, to->grad_norm2 = from->grad_norm2;
-    to->grad_scale = from->grad_scale, to->barrier = from->barrier;
+    to->grad_scale = from->grad_scale, to->ranks->barrier = from->ranks->barrier;
     zero_open(to);
 }
 

@@ -55,7 +55,7 @@ static void agree_on_strategy(Run* run) {
     if (!run->strategies) return;
     run->books->record.plan_stall_us += 1e6 * ahead_wait(run);
     if (!run_agree_on_plan(run, &run->ahead, run->cluster->why[0] != 0)) ahead_none(run);
-    run->model.next = &run_under(run, run->ahead.planned->strategy)->model;
+    run->model.ranks->next = &run_under(run, run->ahead.planned->strategy)->model;
     strategies_predict(run, &run->books->record);
 }
 
