@@ -213,10 +213,10 @@ CLAIM(layouts_know_groups_that_were_measured) {
 #define LAYOUT TWO "--explain layout --tp 2 --capacity 128"
     if (!has_mpirun()) SKIP("mpirun is not here");
     CHECK_SH(0, "rm -rf $W/cache $W/run; " LAYOUT);
-    CHECK_SAID("a step, times estimated & tensor-parallel exchanges");
+    CHECK_SAID("times there are estimated & tensor-parallel exchanges");
     CHECK_SH(0, TWO "--probe && " TWO "--probe --tp 2 && " LAYOUT);
     CHECK_SH(0, LAYOUT);
-    CHECK_SAID("; of --tp 2:  & !tensor-parallel exchanges");
+    CHECK_SAID("times there are measured & !tensor-parallel exchanges");
 }
 
 CLAIM(links_between_machines_are_measured_apart) {
