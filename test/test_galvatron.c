@@ -122,14 +122,13 @@ CLAIM(pipelines_wait_and_keep_what_theory_says) {
 static Arena arena;
 
 // ms and bytes of all choices.
-static double brute_layers(const LayerProblem* p, int l, int before, double ms, double bytes) {
+static double brute_layers(const LayerProblem* p, int l, double ms, double bytes) {
     double least = INFINITY;
     if (bytes > p->memory) return INFINITY;
     if (l == p->layers) return ms;
     for (int s = 0; s < p->strategies; s++) {
-        double change = l && p->change ? p->change[before * p->strategies + s] : 0;
         int i = l * p->strategies + s;
-        least = fmin(least, brute_layers(p, l + 1, s, ms + change + p->ms[i], bytes + p->bytes[i]));
+        least = fmin(least, brute_layers(p, l + 1, ms + p->ms[i], bytes + p->bytes[i]));
     }
     return least;
 }
@@ -144,7 +143,7 @@ static LayerChoice search(const LayerProblem* p, int* chosen) {
 CLAIM(the_layer_search_finds_what_brute_force_finds) {
     int found = 0, none = 0;
     for (uint64_t seed = 0; seed < 3000; seed++) {
-        double ms[20], bytes[20], change[16];
+        double ms[20], bytes[20];
         int chosen[5], L = 1 + (int)(seed % 5), S = 1 + (int)(seed / 5 % 4), whole = seed % 3 == 0;
         for (int i = 0; i < L * S; i++) {
             ms[i] = 1 + 9 * random_uniform(seed, (uint64_t)i),
@@ -152,18 +151,13 @@ CLAIM(the_layer_search_finds_what_brute_force_finds) {
             if (whole) ms[i] = floor(ms[i]), bytes[i] = floor(bytes[i]);
             if (random_uniform(seed, 200 + (uint64_t)i) < 0.05) ms[i] = INFINITY;
         }
-        for (int i = 0; i < S * S; i++) change[i] = i % (S + 1) ? 3 * random_uniform(seed, 100 + (uint64_t)i) : 0;
-        LayerProblem p = {L, S, ms, bytes, seed % 2 ? change : NULL, L * (1 + 8 * random_uniform(seed, 300)), 0};
+        LayerProblem p = {L, S, ms, bytes, L * (1 + 8 * random_uniform(seed, 300)), 0};
         LayerChoice c = search(&p, chosen);
-        double least = brute_layers(&p, 0, 0, 0, 0);
+        double least = brute_layers(&p, 0, 0, 0);
         CHECK((c.ms < INFINITY) == (least < INFINITY) && c.slack == 0);
         if (least < INFINITY) {
-            LayerProblem only = p;  // the choice itself has this time and these bytes
-            double sum = 0, sum_bytes = 0;
-            for (int l = 0; l < L; l++) {
-                sum += only.ms[l * S + chosen[l]] + (l && p.change ? change[chosen[l - 1] * S + chosen[l]] : 0);
-                sum_bytes += bytes[l * S + chosen[l]];
-            }
+            double sum = 0, sum_bytes = 0;  // the choice itself has this time and these bytes
+            for (int l = 0; l < L; l++) sum += ms[l * S + chosen[l]], sum_bytes += bytes[l * S + chosen[l]];
             CHECK_CLOSE(c.ms, least, 1e-9 * least);
             CHECK_CLOSE(sum, least, 1e-9 * least);
             CHECK(sum_bytes <= p.memory && fabs(sum_bytes - c.bytes) < 1e-9);
@@ -176,41 +170,39 @@ CLAIM(the_layer_search_finds_what_brute_force_finds) {
 // 64 layers, 50 strategies: the recurrence in steps of a megabyte, for comparison.
 static double megabytes(const LayerProblem* p) {
     int E = (int)p->memory, S = p->strategies;
-    double least = INFINITY;
-    double* f[2] = {malloc(sizeof(double) * (size_t)((E + 1) * S)), malloc(sizeof(double) * (size_t)((E + 1) * S))};
-    for (int i = 0; i < (E + 1) * S; i++) f[0][i] = 0;
+    double* f[2] = {malloc(sizeof(double) * ((size_t)E + 1)), malloc(sizeof(double) * ((size_t)E + 1))};
+    for (int e = 0; e <= E; e++) f[0][e] = 0;
     for (int l = 0; l < p->layers; l++)
-        for (int e = 0; e <= E; e++)
+        for (int e = 0; e <= E; e++) {
+            double best = INFINITY;
             for (int s = 0; s < S; s++) {
                 int left = e - (int)p->bytes[l * S + s];
-                double best = INFINITY;
-                for (int t = 0; t < S && left >= 0; t++)
-                    best = fmin(best, f[l & 1][left * S + t] + (l ? p->change[t * S + s] : 0));
-                f[(l + 1) & 1][e * S + s] = best + p->ms[l * S + s];
+                if (left >= 0) best = fmin(best, f[l & 1][left] + p->ms[l * S + s]);
             }
-    for (int s = 0; s < S; s++) least = fmin(least, f[p->layers & 1][E * S + s]);
+            f[(l + 1) & 1][e] = best;
+        }
+    double least = f[p->layers & 1][E];
     free(f[0]), free(f[1]);
     return least;
 }
 
-static void draw_large(double* ms, double* bytes, double* change, int L, int S, int uneven) {
+static void draw_large(double* ms, double* bytes, int L, int S, int uneven) {
     for (int l = 0; l < L; l++)
         for (int s = 0; s < S; s++) {
             uint64_t i = (uint64_t)(uneven ? l * S + s : s);
             bytes[l * S + s] = floor(20 + 80 * random_uniform(1, i));
             ms[l * S + s] = 10 + 500 / bytes[l * S + s] * (0.7 + 0.6 * random_uniform(2, i));
         }
-    for (int i = 0; i < S * S; i++) change[i] = i % (S + 1) ? 0.5 * abs(i / S - i % S) / S : 0;
 }
 
 CLAIM(sixty_four_layers_of_fifty_strategies_are_within_the_slack_that_is_said) {
     enum { L = 64, S = 50 };
-    static double ms[L * S], bytes[L * S], change[S * S];
+    static double ms[L * S], bytes[L * S];
     for (int uneven = 0; uneven < 2; uneven++) {
         int chosen[L];
-        draw_large(ms, bytes, change, L, S, uneven);
+        draw_large(ms, bytes, L, S, uneven);
         for (int i = 0; i < 8; i++) {
-            LayerProblem p = {L, S, ms, bytes, change, 1600 + 450 * i, 0};
+            LayerProblem p = {L, S, ms, bytes, 1600 + 450 * i, 0};
             LayerChoice c = search(&p, chosen);
             double least = i == 3 ? megabytes(&p) : c.ms;
             CHECK(c.slack < 1e-3 && c.ms >= least * (1 - 1e-9) && c.ms <= least * (1 + c.slack + 1e-9));
@@ -236,7 +228,7 @@ static double uneven_ms(void* context, int stage, int first, int end) {
             bytes[2 * l + again] =
                 u->states[first + l] + u->kept[first + l] * pipeline_slots(u->stages, stage) * (again ? 0.2 : 1);
         }
-    LayerProblem p = {n, 2, ms, bytes, NULL, u->memory, 0};
+    LayerProblem p = {n, 2, ms, bytes, u->memory, 0};
     return search(&p, chosen).ms;
 }
 

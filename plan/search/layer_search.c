@@ -2,7 +2,6 @@
 #include "plan/search/layer_search.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 enum { MOST_KEPT = 1024, MOST_PRICES = 64, PASSES = 2 };
 
@@ -13,30 +12,20 @@ typedef struct Pair {
 
 typedef struct Layers {
     const LayerProblem* p;
-    double* rest;  // (layers, strategies) the least cost of all later layers
+    double* rest;  // (layers) the least cost of all later layers
     double price;  // ms a byte
     double lower;  // no solution takes less
     int* path;     // (layers) the path of least cost
-    int* next;     // (layers, strategies)
     int* best;     // (layers) the best solution so far
     double best_ms;
 } Layers;
 
-static double cost_of(const Layers* x, int l, int s) {
-    double ms = x->p->ms[l * x->p->strategies + s];
-    return ms == INFINITY ? INFINITY : ms + x->price * x->p->bytes[l * x->p->strategies + s];
-}
-
-static double change_ms(const LayerProblem* p, int s, int t) {
-    return p->change ? p->change[s * p->strategies + t] : 0;
-}
-
-// ---- the relaxed problem: shortest paths at a price
+// ---- the relaxed problem: every layer takes its cheapest strategy at a price
 
 static void sums_of(const LayerProblem* p, const int* path, double* ms, double* bytes) {
     *ms = *bytes = 0;
     for (int l = 0; l < p->layers; l++) {
-        *ms += p->ms[l * p->strategies + path[l]] + (l ? change_ms(p, path[l - 1], path[l]) : 0);
+        *ms += p->ms[l * p->strategies + path[l]];
         *bytes += p->bytes[l * p->strategies + path[l]];
     }
 }
@@ -44,31 +33,18 @@ static void sums_of(const LayerProblem* p, const int* path, double* ms, double* 
 // Returns the cost of the cheapest path; infinite if a layer cannot run.
 static double cheapest_path(Layers* x, double price, double bytes_alone) {
     const LayerProblem* p = x->p;
-    int S = p->strategies, first = 0;
+    double behind = 0;
     x->price = price;
-    for (int l = p->layers - 1; l >= 0; l--)
-        for (int s = 0; s < S; s++) {
-            double least = l == p->layers - 1 ? 0 : INFINITY;
-            if (s > 0 && !p->change) {  // all later layers are the same
-                x->rest[l * S + s] = x->rest[l * S], x->next[l * S + s] = x->next[l * S];
-                continue;
-            }
-            for (int t = 0; t < S && l < p->layers - 1; t++) {
-                int i = (l + 1) * S + t;
-                double behind = bytes_alone ? (p->ms[i] < INFINITY ? p->bytes[i] : INFINITY)
-                                            : cost_of(x, l + 1, t) + change_ms(p, s, t);
-                if (behind + x->rest[i] < least) least = behind + x->rest[i], x->next[l * S + s] = t;
-            }
-            x->rest[l * S + s] = least;
+    for (int l = p->layers - 1; l >= 0; l--) {
+        double least = INFINITY;
+        for (int s = 0; s < p->strategies; s++) {
+            int i = l * p->strategies + s;
+            double own = bytes_alone ? p->bytes[i] : p->ms[i] + price * p->bytes[i];
+            if (p->ms[i] < INFINITY && own + behind < least) least = own + behind, x->path[l] = s;
         }
-    double least = INFINITY;
-    for (int s = 0; s < S; s++) {
-        double own = bytes_alone ? (p->ms[s] < INFINITY ? p->bytes[s] : INFINITY) : cost_of(x, 0, s);
-        if (own + x->rest[s] < least) least = own + x->rest[s], first = s;
+        x->rest[l] = behind, behind = least;
     }
-    if (least == INFINITY) return least;
-    for (int l = 0; l < p->layers; l++) x->path[l] = first, first = x->next[l * S + first];
-    return least;
+    return behind;
 }
 
 static void take_solution(Layers* x, double ms) {
@@ -94,10 +70,8 @@ static void settle_price(Layers* x, double over_ms, double over_bytes, double un
 
 // ---- fronts
 
-static int by_bytes(const void* a, const void* b) {
-    const Pair *x = (const Pair*)a, *y = (const Pair*)b;
-    if (x->bytes != y->bytes) return x->bytes < y->bytes ? -1 : 1;
-    return (x->ms > y->ms) - (x->ms < y->ms);
+static int has_less(const Pair* x, const Pair* y) {
+    return x->bytes != y->bytes ? x->bytes < y->bytes : x->ms < y->ms;
 }
 
 // The pairs of a layer, sorted by bytes.
@@ -111,11 +85,11 @@ typedef struct Front {
 static void extend(const Layers* x, Front* to, const Front* from, int l, int s, double most) {
     const LayerProblem* p = x->p;
     int at = l * p->strategies + s, begin = to->n;
-    double rest = x->rest[at] - x->price * p->memory, least = INFINITY;
+    double rest = x->rest[l] - x->price * p->memory, least = INFINITY;
     for (int i = 0; i < from->n && p->ms[at] < INFINITY; i++) {
         const Pair* before = &from->pairs[i];
         double bytes = before->bytes + p->bytes[at];
-        double ms = before->ms + p->ms[at] + (l ? change_ms(p, before->strategy, s) : 0);
+        double ms = before->ms + p->ms[at];
         double bound = fmax(ms, ms + rest + x->price * bytes);
         if (bytes > p->memory) return;
         if (bound > most || ms >= least * (1 - 1e-12)) continue;
@@ -143,15 +117,15 @@ static void keep_best(Front* front, double lower, double most, double* dropped) 
     front->n = kept;
 }
 
-// Merges the pairs of all strategies by bytes, and keeps each that is faster than all before it. If a change costs
-// nothing, the layer's strategy does not matter any more. A strategy's pairs, sorted already, lie from runs to ends.
+// Merges the pairs of all strategies by bytes, and keeps each that is faster than all before it. A strategy's pairs,
+// sorted already, lie from runs to ends.
 static void merge_faster(Front* to, const Front* from, int* runs, const int* ends, int strategies) {
     double least = INFINITY;
     for (to->n = 0;;) {
         const Pair* next = NULL;
         int of = 0;
         for (int s = 0; s < strategies; s++)
-            if (runs[s] < ends[s] && (!next || by_bytes(&from->pairs[runs[s]], next) < 0))
+            if (runs[s] < ends[s] && (!next || has_less(&from->pairs[runs[s]], next)))
                 next = &from->pairs[runs[s]], of = s;
         if (!next) return;
         runs[of]++;
@@ -173,20 +147,13 @@ static int search_fronts(Layers* x, LayerChoice* choice, Arena* arena) {
     for (int l = 0; l < p->layers; l++) {
         next.n = 0;
         for (int s = 0; s < S; s++) runs[s] = next.n, extend(x, &next, &front, l, s, most), runs[S + s] = next.n;
-        if (p->change) {
-            keep_best(&next, x->lower, most, &dropped);
-            qsort(next.pairs, (size_t)next.n, sizeof *next.pairs, by_bytes);
-        } else {
-            merge_faster(&sorted, &next, runs, runs + S, S);
-            Front unsorted = next;
-            next = sorted, sorted = unsorted;
-            keep_best(&next, x->lower, most, &dropped);
-        }
-        choice->pairs = MAX(choice->pairs, next.n);
-        kept[l] = TAKE(arena, Pair, next.n + 1);
+        merge_faster(&sorted, &next, runs, runs + S, S);
+        keep_best(&sorted, x->lower, most, &dropped);
+        choice->pairs = MAX(choice->pairs, sorted.n);
+        kept[l] = TAKE(arena, Pair, sorted.n + 1);
         if (!kept[l]) return -1;
-        memcpy(kept[l], next.pairs, sizeof(Pair) * (size_t)next.n);
-        front = (Front){kept[l], next.n};
+        memcpy(kept[l], sorted.pairs, sizeof(Pair) * (size_t)sorted.n);
+        front = (Front){kept[l], sorted.n};
     }
     int at = -1;
     for (int i = 0; i < front.n; i++)
@@ -215,10 +182,9 @@ static int relax(Layers* x, LayerChoice* choice) {
 
 int layer_search(LayerChoice* choice, const LayerProblem* p, Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
-    int n = p->layers * p->strategies;
     double known = p->known > 0 ? p->known : INFINITY;
     Layers x = {.p = p, .best_ms = known, .best = choice->strategy};
-    x.rest = TAKE(arena, double, n), x.next = TAKE(arena, int, n), x.path = TAKE(arena, int, p->layers + 1);
+    x.rest = TAKE(arena, double, p->layers), x.path = TAKE(arena, int, p->layers + 1);
     choice->ms = INFINITY, choice->slack = 0, choice->pairs = 0;
     if (arena_check(arena, err)) return -1;
     // The second pass knows a better solution, so it keeps fewer pairs.

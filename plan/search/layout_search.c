@@ -266,7 +266,7 @@ static void find_within(StageBest* best, Search* x, int s, int first, int n, con
     int* chosen = TAKE(x->arena, int, n);
     if (x->arena->missing) return;
     for (int i = 0; i < n * K; i++) ms[i] = kinds[i % K].ms, bytes[i] = kinds[i % K].bytes;
-    LayerProblem p = {n, K, ms, bytes, NULL, room(x, s) - fixed, best->value - ends};
+    LayerProblem p = {n, K, ms, bytes, room(x, s) - fixed, best->value - ends};
     LayerChoice choice = {.strategy = chosen};
     for (int i = 0; i < AGAIN && n * mixture_ms(kinds, K, p.memory / n) < p.known * (1 - 1e-12); i++) {
         if (layer_search(&choice, &p, x->arena, NULL) || choice.ms == INFINITY) return;
