@@ -155,12 +155,12 @@ static void show(const Simulation* s, const Tally* t, Shown* shown, Arena* arena
     int n = s->options->docs;
     double start = processor_seconds();
     if (t->planner->plan(t->state, &shown->plan, 0, s->drawn, n, arena, err) < 0)
-        refuse("%s planned the first batch once, but not again: %s", t->planner->name, err);
+        refuse("%s planned the first batch once, but not again: %s", t->name, err);
     double us = 1e6 * (processor_seconds() - start);
-    if (s->options->remap && remap(s, t, &shown->plan, arena, err) < 0) refuse("%s: %s", t->planner->name, err);
+    if (s->options->remap && remap(s, t, &shown->plan, arena, err) < 0) refuse("%s: %s", t->name, err);
     if (step_play(&shown->timeline, &shown->plan, s->drawn, &t->setting, arena, err) < 0)
-        refuse("%s: %s", t->planner->name, err);
-    shown->name = t->planner->name, shown->words = t->planner->words, shown->plan_us = us;
+        refuse("%s: %s", t->name, err);
+    shown->name = t->name, shown->words = t->words, shown->plan_us = us;
     shown->chosen = 0;
 }
 
@@ -173,7 +173,7 @@ static void predict_chosen(const Simulation* s, const Tally* chosen, Shown* show
     if (chosen->planner == &planner_flex)
         status = plan_flex(&again, prediction, 0, s->drawn, n, &s->setting, arena, err);
     else status = predict_plan(prediction, &shown->plan, s->drawn, &s->setting, arena, err);
-    if (status < 0) refuse("%s: %s", chosen->planner->name, err);
+    if (status < 0) refuse("%s: %s", chosen->name, err);
 }
 
 static void write_file(const char* path, const Explained* x) {
@@ -241,7 +241,7 @@ static void print_head(const Simulation* s) {
 
 static void print_row(const Tally* t, const Tally* flex) {
     int n = t->batches;
-    printf("%-10s %9.1f %9.1f  %7.2f %7.2f %7.2f", t->planner->name, t->ms / n, t->ms_worst, 100 * t->gap / n,
+    printf("%-10s %9.1f %9.1f  %7.2f %7.2f %7.2f", t->name, t->ms / n, t->ms_worst, 100 * t->gap / n,
            100 * t->gap_worst, 100 * t->shares_gap / n);
     printf(" %7.0f %7.0f %6.1f %6.1f  %10.1f %9.1f", t->us / n, t->us_worst, 100 * t->idle / n,
            100 * t->communication_share / n, t->rounds_ms / n, t->step_ms / n);
@@ -252,7 +252,7 @@ static void print_row(const Tally* t, const Tally* flex) {
 
 static void print_json(const Tally* t) {
     int n = t->batches;
-    printf("{\"plan\":\"%s\",\"mean_ms\":%.9g,\"worst_ms\":%.9g,\"rounds_ms\":%.9g,\"step_ms\":%.9g,", t->planner->name,
+    printf("{\"plan\":\"%s\",\"mean_ms\":%.9g,\"worst_ms\":%.9g,\"rounds_ms\":%.9g,\"step_ms\":%.9g,", t->name,
            t->ms / n, t->ms_worst, t->rounds_ms / n, t->step_ms / n);
     printf("\"gap_mean\":%.9g,\"gap_worst\":%.9g,\"shares_gap_mean\":%.9g,", t->gap / n, t->gap_worst,
            t->shares_gap / n);
@@ -289,7 +289,7 @@ int main(int argc, char** argv) {
     fflush(stdout);
     for (int i = 0; i < s.n_tallies; i++)
         if (s.tallies[i].out)
-            fprintf(options.json ? stderr : stdout, "left out: %s: %s\n", s.tallies[i].planner->name, s.tallies[i].why);
+            fprintf(options.json ? stderr : stdout, "left out: %s: %s\n", s.tallies[i].name, s.tallies[i].why);
     if (options.explain && played > 0) write_page(&s);
     close_simulation(&s);
     if (played == 0) refuse("no planner played all batches");

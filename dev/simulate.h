@@ -21,6 +21,7 @@ typedef struct Options {
 
 // One planner on all batches.
 typedef struct Tally {
+    const char *name, *words;
     const Planner* planner;
     Setting setting;    // by which it plans and is played: the simulation's, or that of a baseline
     GroupCost* groups;  // of a baseline's; NULL: the simulation's

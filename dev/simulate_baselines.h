@@ -14,12 +14,17 @@
 #pragma once
 #include "dev/simulate.h"
 
+// What one is held to.
 typedef struct Baseline {
-    Planner planner;
-    // *own, a copy of the simulation's setting whose groups (ranks + 1) are its own, becomes this system's. 0, or -1
-    // with a message.
-    int (*set)(Setting* own, const Simulation* s, Err err);
+    const char* name;
+    const Planner* planner;  // that plans for it
+    CpChoice kind;           // how its ranks share a document; CP_CHOICE_AUTO: as the simulation says
+    int of_all, gathers;     // a ring of all ranks; nothing hides
+    int tp;                  // 0: without tensor parallelism
 } Baseline;
 
-const Baseline* baseline_named(const char* name, size_t n);  // NULL: there is none
+// Makes *own, a copy of the simulation's setting whose groups (ranks + 1) are its own, this system's. 0, or -1 with a
+// message.
+int baseline_set(const Baseline* x, Setting* own, const Simulation* s, Err err);
+const Baseline* baseline_named(const char* name);  // NULL: there is none
 const char* baseline_names(void);

@@ -113,12 +113,6 @@ Options read_options(int argc, char** argv) {
     return options;
 }
 
-static const Planner* find_planner(const char* name, size_t n) {
-    for (int i = 0; i < n_planners; i++)
-        if (strlen(planners[i]->name) == n && strncmp(planners[i]->name, name, n) == 0) return planners[i];
-    return NULL;
-}
-
 // ---- what the options name
 
 static char* read_whole(const char* path, size_t* bytes, const char* instead) {
@@ -217,33 +211,34 @@ static int find_capacities(Simulation* s) {
     return unlike;
 }
 
-// Adds a planner, with a setting of its own if it is a baseline.
-static void add_planner(Simulation* s, const Planner* planner, const Baseline* baseline) {
-    Tally* t = &s->tallies[s->n_tallies++];
-    *t = (Tally){.planner = planner, .setting = s->setting};
-    if (!baseline) return;
+// Adds the planner of this name, or the baseline with a setting of its own.
+static void add_planner(Simulation* s, const char* name) {
+    const Planner* planner = planner_named(name);
+    const Baseline* baseline = baseline_named(name);
+    Tally* t = &s->tallies[s->n_tallies];
+    if (!planner && !baseline) refuse("--plans: no planner is called \"%s\"; --help lists them", name);
+    for (int i = 0; i < s->n_tallies; i++)
+        if (!strcmp(s->tallies[i].name, name)) refuse("--plans: %s is there twice", name);
+    if (s->n_tallies++ == MOST_TALLIES) refuse("--plans: more than %d planners", MOST_TALLIES);
+    if (!baseline) {
+        *t = (Tally){planner->name, planner->words, planner, .setting = s->setting};
+        return;
+    }
     size_t groups = sizeof *t->groups * ((size_t)s->options->ranks + 1);
-    t->planner = &baseline->planner, t->groups = t->setting.groups = (GroupCost*)need(groups);
+    *t = (Tally){baseline->name, "see dev/simulate_baselines.h", baseline->planner, .setting = s->setting};
+    t->groups = t->setting.groups = (GroupCost*)need(groups);
     memcpy(t->groups, s->setting.groups, groups);
-    t->out = baseline->set(&t->setting, s, t->why) < 0;
+    t->out = baseline_set(baseline, &t->setting, s, t->why) < 0;
 }
 
 static void choose_planners(Simulation* s, const char* plans) {
+    char name[64];
     s->tallies = (Tally*)need(sizeof(Tally) * MOST_TALLIES);
-    if (!plans)
-        for (int i = 0; i < n_planners; i++) add_planner(s, planners[i], NULL);
-    for (const char* at = plans ? plans : ""; *at;) {
-        size_t n = strcspn(at, ",");
-        const Planner* planner = find_planner(at, n);
-        const Baseline* baseline = baseline_named(at, n);
-        if (baseline) planner = &baseline->planner;
-        if (!planner) refuse("--plans: no planner is called \"%.*s\"; --help lists them", (int)n, at);
-        for (int i = 0; i < s->n_tallies; i++)
-            if (s->tallies[i].planner == planner) refuse("--plans: %s is there twice", planner->name);
-        if (s->n_tallies == MOST_TALLIES) refuse("--plans: more than %d planners", MOST_TALLIES);
-        add_planner(s, planner, baseline);
-        at += n;
-        if (*at) at++;
+    for (int i = 0; i < n_planners && !plans; i++) add_planner(s, planners[i]->name);
+    for (const char* at = plans ? plans : ""; *at; at += *at == ',') {
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(at, ","), at);
+        add_planner(s, name);
+        at += strcspn(at, ",");
     }
     if (s->n_tallies == 0) refuse("--plans names no planner");
 }
