@@ -47,8 +47,7 @@ static void check_held(const Simulation* s, int batch) {
     const PlanLimits* limits = &s->setting.limits;
     for (int i = 0; i < s->options->docs; i++)
         if (!is_held(&s->setting, s->sorted[i]))
-            refuse(
-                "batch %d has a document of %d tokens, and no group of up to %d ranks holds it at capacity %d; try "
+            die("batch %d has a document of %d tokens, and no group of up to %d ranks holds it at capacity %d; try "
                 "more --ranks, --capacity, or a smaller --context",
                 batch, s->sorted[i], limits->ranks, widest_capacity(limits, 1));
 }
@@ -134,9 +133,9 @@ static void play_all(Simulation* s) {
         check_held(s, b);
         Bounds bounds;
         arena_reset(&arena, (ArenaMark){0});
-        if (bounds_of(&bounds, s->sorted, n, &s->setting, &arena, err) < 0) refuse("%s", err);
+        if (bounds_of(&bounds, s->sorted, n, &s->setting, &arena, err) < 0) die("%s", err);
         double l4;
-        if (bound_of_shares(&l4, s->sorted, n, &s->setting, &arena, err) < 0) refuse("%s", err);
+        if (bound_of_shares(&l4, s->sorted, n, &s->setting, &arena, err) < 0) die("%s", err);
         s->l1 += bounds.l1, s->l3 += bounds.l3, s->l4 += l4;
         s->longest = MAX(s->longest, s->sorted[0]);
         for (int i = 0; i < n; i++) s->tokens += s->sorted[i];
@@ -155,11 +154,10 @@ static void show(const Simulation* s, const Tally* t, Shown* shown, Arena* arena
     int n = s->options->docs;
     double start = processor_seconds();
     if (t->planner->plan(t->state, &shown->plan, 0, s->drawn, n, arena, err) < 0)
-        refuse("%s planned the first batch once, but not again: %s", t->name, err);
+        die("%s planned the first batch once, but not again: %s", t->name, err);
     double us = 1e6 * (processor_seconds() - start);
-    if (s->options->remap && remap(s, t, &shown->plan, arena, err) < 0) refuse("%s: %s", t->name, err);
-    if (step_play(&shown->timeline, &shown->plan, s->drawn, &t->setting, arena, err) < 0)
-        refuse("%s: %s", t->name, err);
+    if (s->options->remap && remap(s, t, &shown->plan, arena, err) < 0) die("%s: %s", t->name, err);
+    if (step_play(&shown->timeline, &shown->plan, s->drawn, &t->setting, arena, err) < 0) die("%s: %s", t->name, err);
     shown->name = t->name, shown->words = t->words, shown->plan_us = us;
     shown->chosen = 0;
 }
@@ -173,16 +171,16 @@ static void predict_chosen(const Simulation* s, const Tally* chosen, Shown* show
     if (chosen->planner == &planner_flex)
         status = plan_flex(&again, prediction, 0, s->drawn, n, &s->setting, arena, err);
     else status = predict_plan(prediction, &shown->plan, s->drawn, &s->setting, arena, err);
-    if (status < 0) refuse("%s: %s", chosen->name, err);
+    if (status < 0) die("%s: %s", chosen->name, err);
 }
 
 static void write_file(const char* path, const Explained* x) {
     char err[ERR_BYTES], *text;
     size_t bytes;
     FILE* page = open_memstream(&text, &bytes);
-    if (!page) refuse("--explain: no memory for a page");
+    if (!page) die("--explain: no memory for a page");
     explain_page(page, x);
-    if (disk_put_stream(path, 1, page, &text, &bytes, err)) refuse("--explain: %s", err);
+    if (disk_put_stream(path, 1, page, &text, &bytes, err)) die("--explain: %s", err);
 }
 
 static void write_page(Simulation* s) {
@@ -271,6 +269,7 @@ static void print_foot(const Simulation* s) {
 
 int main(int argc, char** argv) {
     Simulation s;
+    die_as.program = "simulate";
     if (argc > 1 && (!strcmp(argv[1], "layout") || !strcmp(argv[1], "what-if"))) return search_main(argc, argv);
     Options options = read_options(argc, argv);
     int played = 0;
@@ -292,6 +291,6 @@ int main(int argc, char** argv) {
             fprintf(options.json ? stderr : stdout, "left out: %s: %s\n", s.tallies[i].name, s.tallies[i].why);
     if (options.explain && played > 0) write_page(&s);
     close_simulation(&s);
-    if (played == 0) refuse("no planner played all batches");
+    if (played == 0) die("no planner played all batches");
     return 0;
 }

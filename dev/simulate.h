@@ -66,9 +66,7 @@ void simulate_layout(const Options* options);
 // Opens all that the options name; the same end where something is wrong. close_simulation frees it.
 void open_simulation(Simulation* s, const Options* options);
 void close_simulation(Simulation* s);
-// simulate_base.c: prints "simulate: ..." and ends the program with 1.
-__attribute__((noreturn, format(printf, 1, 2))) void refuse(const char* format, ...);
-// Memory, or the same end.
+// simulate_base.c: memory, or the same end.
 void* need(size_t bytes);
 // The words of --model as train's options; the same end. The caller frees it.
 Config read_model(const char* text, int ranks);

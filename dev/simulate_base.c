@@ -1,24 +1,11 @@
-// simulate_base.c - what all files of the simulator use: its end, memory, and the model that --model names.
-#include <stdarg.h>
-#include <stdio.h>
+// simulate_base.c - what all files of the simulator use: memory, and the model that --model names.
 #include <stdlib.h>
 
 #include "dev/simulate.h"
 
-void refuse(const char* format, ...) {
-    va_list args;
-    va_start(args, format);
-    fflush(stdout);
-    fprintf(stderr, "simulate: ");
-    vfprintf(stderr, format, args);
-    fprintf(stderr, "\n");
-    va_end(args);
-    exit(1);
-}
-
 void* need(size_t bytes) {
     void* memory = malloc(MAX(bytes, 1));
-    if (!memory) refuse("no memory for %zu bytes", bytes);
+    if (!memory) die("no memory for %zu bytes", bytes);
     return memory;
 }
 
@@ -29,8 +16,8 @@ Config read_model(const char* text, int ranks) {
     Config c;
     strcpy(words, text);
     for (char* at = strtok(words, " "); at && argc < MOST; at = strtok(NULL, " ")) argv[argc++] = at;
-    if (config_read(&c, argc, argv, err)) refuse("--model: %s", err);
+    if (config_read(&c, argc, argv, err)) die("--model: %s", err);
     c.several_ranks = ranks > 1;
-    if (config_complete(&c, 257, err)) refuse("--model: %s", err);
+    if (config_complete(&c, 257, err)) die("--model: %s", err);
     return c;
 }

@@ -222,7 +222,7 @@ static void find_layout(Found* found, Searched* x, const LayoutProblem* all, con
     while (way->by == BY_MEAN && p.n_rows > 1 && p.rows[0] < x->costs.context)
         memmove(p.rows, p.rows + 1, sizeof *p.rows * (size_t)--p.n_rows);
     int looked, n = layout_search(tries, &p, &x->arena, err);
-    if (n < 0) refuse("%s", err);
+    if (n < 0) die("%s", err);
     if (n == 0) return;
     if (x->steps.n && way->by == BY_MEAN)
         tries->ms = layout_steps_ms(terms, &x->costs, &tries->layout, tries->N, &x->steps, err);
@@ -235,7 +235,7 @@ static void find_list(Found* found, Searched* x, const Config* c, const LayoutPr
     ListProblem lists = lists_of(x, c, p);
     double known = found->layout.fits ? LIST_GAIN * found->layout.ms : INFINITY;
     int is_found = lists_search(&found->list, &found->count, &lists, known, &x->arena, err);
-    if (is_found < 0) refuse("%s", err);
+    if (is_found < 0) die("%s", err);
     found->is_list = is_found && found->list.ms < known;
 }
 
@@ -255,7 +255,7 @@ static int find_way(Found* found, Searched* x, const Config* c, const LayoutProb
 static const Way* way_named(const char* name) {
     for (int i = 0; i < COUNT(ways); i++)
         if (!name || !strcmp(ways[i].name, name)) return &ways[i];
-    refuse("--way %s: expected found, DP, ZeRO-3, TP, PP, DP+TP, DP+PP, 3D, by mean, or lists", name);
+    die("--way %s: expected found, DP, ZeRO-3, TP, PP, DP+TP, DP+PP, 3D, by mean, or lists", name);
 }
 
 static void print_layers(const LayoutTry* t) {
@@ -301,7 +301,7 @@ static void write_layout(const char* path, const Found* f, int layers) {
     char err[ERR_BYTES], *written;
     size_t bytes;
     FILE* file = open_memstream(&written, &bytes);
-    if (!file) refuse("--layout-file: no memory");
+    if (!file) die("--layout-file: no memory");
     fprintf(file, "# for --capacity %d", f->is_list ? f->list.N : f->layout.N);
     for (int i = 0; i < f->list.list.n && f->is_list; i++)
         fprintf(file, "%s%s", i ? "; " : " --strategies \"", strategy_print(&f->list.list.strategy[i], strategy));
@@ -310,14 +310,14 @@ static void write_layout(const char* path, const Found* f, int layers) {
     else
         fprintf(file, "\"\ntp 1\nstage layers %d zero %d recompute %s\n", layers, f->list.how.zero,
                 recompute_names[f->list.how.recompute]);
-    if (disk_put_stream(path, 1, file, &written, &bytes, err)) refuse("--layout-file: %s", err);
+    if (disk_put_stream(path, 1, file, &written, &bytes, err)) die("--layout-file: %s", err);
 }
 
 static double step_ms(double terms[N_LAYOUT_TERMS], const Searched* x, const Layout* layout, int N) {
     char err[ERR_BYTES];
     if (x->steps.n == 0) return layout_step_ms(terms, &x->costs, layout, N);
     double ms = layout_steps_ms(terms, &x->costs, layout, N, &x->steps, err);
-    if (ms == INFINITY) refuse("--layout: %s", err);
+    if (ms == INFINITY) die("--layout: %s", err);
     return ms;
 }
 
@@ -330,8 +330,8 @@ static void predict(Searched* x, const Options* o, const Config* c) {
     char* text = disk_read_file(o->layout, LAYOUT_TEXT, &n, err);
     otherwise = layout_even(&x->whole, c->tp, c->pp, c->zero, (Recompute)config_choice(c, "--recompute"));
     if (!text || layout_parse(&layout, &otherwise, text, n, err) || layout_check(&layout, &x->whole, o->ranks, err))
-        refuse("--layout %s: %s", o->layout, err);
-    if (c->capacity < 1) refuse("--layout %s: expected --capacity in --model, found none", o->layout);
+        die("--layout %s: %s", o->layout, err);
+    if (c->capacity < 1) die("--layout %s: expected --capacity in --model, found none", o->layout);
     free(text);
     double ms = step_ms(terms, x, &layout, c->capacity);
     printf("predicted %.6g ms a step: ", ms);
@@ -358,8 +358,8 @@ void simulate_layout(const Options* o) {
     static Searched x;
     static Found found, other;
     int lists_alone = !strcmp(o->layout, "hydraulis"), is_search = lists_alone || !strcmp(o->layout, "auto");
-    if (is_search && o->memory <= 0) refuse("--layout %s: expected --memory with a size like 24G", o->layout);
-    if (lists_alone && o->way) refuse("--way %s: expected --layout auto, found hydraulis, which is one way", o->way);
+    if (is_search && o->memory <= 0) die("--layout %s: expected --memory with a size like 24G", o->layout);
+    if (lists_alone && o->way) die("--way %s: expected --layout auto, found hydraulis, which is one way", o->way);
     Config config = read_model(o->model ? o->model : "", o->ranks);
     open_searched(&x, o, &config);
     if (!is_search) {

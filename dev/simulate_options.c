@@ -1,5 +1,4 @@
 // simulate_options.c - the command line of the simulator, and the files that it names.
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,7 +88,7 @@ static void print_help(void) {
 static void set_option(Options* options, const OptionRow* row, const char* text) {
     char wanted[WANTED];
     if (field_set(&row->value, options, (Word){text, strlen(text)}, wanted))
-        refuse("%s %s: expected %s", row->value.name, text, wanted);
+        die("%s %s: expected %s", row->value.name, text, wanted);
 }
 
 Options read_options(int argc, char** argv) {
@@ -104,44 +103,33 @@ Options read_options(int argc, char** argv) {
         }
         for (int j = 0; j < COUNT(rows); j++)
             if (strcmp(rows[j].value.name, argv[i]) == 0) row = &rows[j];
-        if (!row) refuse("unknown option %s; --help lists them", argv[i]);
-        if (row->value.type != FLAG && i + 1 == argc) refuse("%s needs a value: %s", row->value.name, row->words);
+        if (!row) die("unknown option %s; --help lists them", argv[i]);
+        if (row->value.type != FLAG && i + 1 == argc) die("%s needs a value: %s", row->value.name, row->words);
         set_option(&options, row, row->value.type == FLAG ? "1" : argv[++i]);
     }
-    if (options.way && !options.layout) refuse("--way %s: expected --layout auto beside it, found none", options.way);
+    if (options.way && !options.layout) die("--way %s: expected --layout auto beside it, found none", options.way);
     if (!options.lengths && !options.layout) options.lengths = (char*)"wikipedia";
     return options;
 }
 
 // ---- what the options name
 
-static char* read_whole(const char* path, size_t* bytes, const char* instead) {
+// Reads the file of an option that has named none of names.
+static char* read_named(const char* option, const char* path, const char* names, size_t* bytes) {
     char err[ERR_BYTES];
-    uint64_t size;
-    if (access(path, F_OK) != 0) refuse("%s", instead);
-    int fd = disk_open(path, &size, err);
-    if (fd < 0) refuse("%s", err);
-    char* text = (char*)need((size_t)size);
-    int64_t n = disk_read_at(fd, 0, text, (size_t)size);
-    if (n < 0) refuse("cannot read %s: %s", path, strerror(errno));
-    close(fd);
-    *bytes = (size_t)n;
+    if (access(path, F_OK) != 0) die("%s %s is neither a file nor one of %s", option, path, names);
+    char* text = disk_read_file(path, SIZE_MAX - 1, bytes, err);
+    if (!text) die("%s", err);
     return text;
 }
 
 void open_machine(Machine* machine, const char* name) {
-    char err[ERR_BYTES], unknown[ERR_BYTES];
-    size_t n;
+    char err[ERR_BYTES], *text = NULL;
     const char* known = machine_builtin(name);
-    if (known) {
-        if (machine_parse(machine, known, strlen(known), err) < 0) die("machine %s: %s", name, err);
-        return;
-    }
-    snprintf(unknown, sizeof unknown, "--machine %s is neither a file nor one of %s", name, machine_names());
-    char* text = read_whole(name, &n, unknown);
-    int status = machine_parse(machine, text, n, err);
+    size_t n = known ? strlen(known) : 0;
+    if (!known) known = text = read_named("--machine", name, machine_names(), &n);
+    if (machine_parse(machine, known, n, err) < 0) die("%s: %s", name, err);
     free(text);
-    if (status < 0) refuse("%s: %s", name, err);
 }
 
 // Returns whether one of names, which are separated by commas and blanks, is this one.
@@ -152,18 +140,13 @@ static int is_listed(const char* names, const char* name) {
 }
 
 Lengths* open_lengths(const char* name, int context, int capacity) {
-    char err[ERR_BYTES], unknown[ERR_BYTES];
+    char err[ERR_BYTES], *text = NULL;
     size_t n;
-    if (is_listed(lengths_names(), name)) {
-        Lengths* lengths = lengths_open(name, context, capacity, err);
-        if (!lengths) refuse("%s", err);
-        return lengths;
-    }
-    snprintf(unknown, sizeof unknown, "--lengths %s is neither a file nor one of %s", name, lengths_names());
-    char* text = read_whole(name, &n, unknown);
-    Lengths* lengths = lengths_parse(text, n, context, err);
+    int is_known = is_listed(lengths_names(), name);
+    if (!is_known) text = read_named("--lengths", name, lengths_names(), &n);
+    Lengths* lengths = is_known ? lengths_open(name, context, capacity, err) : lengths_parse(text, n, context, err);
+    if (!lengths) die("%s%s%s", is_known ? "" : name, is_known ? "" : ": ", err);
     free(text);
-    if (!lengths) refuse("%s: %s", name, err);
     return lengths;
 }
 
@@ -175,9 +158,9 @@ static double* read_speeds(const char* text, int ranks) {
     Words words = words_of(text, strlen(text), err);
     for (int r = 0; r < ranks; r++) speeds[r] = 1;
     for (Word word, x; words_next(&words, ',', &word);) {
-        if (!word_cut(&word, '=', &x)) refuse("--speeds %s: expected RANK=X,... with X above 0", text);
+        if (!word_cut(&word, '=', &x)) die("--speeds %s: expected RANK=X,... with X above 0", text);
         if (field_set(&key, &rank, word, wanted) || field_set(&speed, &speeds[rank], x, wanted))
-            refuse("--speeds %s: expected RANK=X,..., found %.*s and not %s", text, (int)word.n, word.at, wanted);
+            die("--speeds %s: expected RANK=X,..., found %.*s and not %s", text, (int)word.n, word.at, wanted);
     }
     return speeds;
 }
@@ -189,10 +172,9 @@ static int capacity_of(const Simulation* s, int rank) {
     Machine part = machine_part(&s->machine, rank, 1);
     int own = o->capacity ? o->capacity : machine_capacity(&part, o->ranks, o->zero);
     own = capacity_of_rank(o->capacities, own, rank, err);
-    if (own < 0 && o->capacities) refuse("%s", err);
+    if (own < 0 && o->capacities) die("%s", err);
     if (own < 0 || (own == 0 && part.token_mb > 0))
-        refuse(
-            "--zero %d: the states of %s leave no room for a token on %d ranks of %.15g GB; try --zero 3, more "
+        die("--zero %d: the states of %s leave no room for a token on %d ranks of %.15g GB; try --zero 3, more "
             "--ranks, or --capacity to plan as if they did",
             o->zero, part.cost.name, o->ranks, part.memory_gb);
     return own;
@@ -216,10 +198,10 @@ static void add_planner(Simulation* s, const char* name) {
     const Planner* planner = planner_named(name);
     const Baseline* baseline = baseline_named(name);
     Tally* t = &s->tallies[s->n_tallies];
-    if (!planner && !baseline) refuse("--plans: no planner is called \"%s\"; --help lists them", name);
+    if (!planner && !baseline) die("--plans: no planner is called \"%s\"; --help lists them", name);
     for (int i = 0; i < s->n_tallies; i++)
-        if (!strcmp(s->tallies[i].name, name)) refuse("--plans: %s is there twice", name);
-    if (s->n_tallies++ == MOST_TALLIES) refuse("--plans: more than %d planners", MOST_TALLIES);
+        if (!strcmp(s->tallies[i].name, name)) die("--plans: %s is there twice", name);
+    if (s->n_tallies++ == MOST_TALLIES) die("--plans: more than %d planners", MOST_TALLIES);
     if (!baseline) {
         *t = (Tally){planner->name, planner->words, planner, .setting = s->setting};
         return;
@@ -240,7 +222,7 @@ static void choose_planners(Simulation* s, const char* plans) {
         add_planner(s, name);
         at += strcspn(at, ",");
     }
-    if (s->n_tallies == 0) refuse("--plans names no planner");
+    if (s->n_tallies == 0) die("--plans names no planner");
 }
 
 // Returns the weights of --model, or of the parameters that the machine names.
@@ -273,7 +255,7 @@ void open_simulation(Simulation* s, const Options* options) {
     if (machine_setting(&s->setting, &s->machine, options->ranks, options->node_size, options->context, groups, err) <
         0) {
         free(groups);
-        refuse("%s", err);
+        die("%s", err);
     }
     if (unlike) s->setting.limits.capacities = s->capacities;
     s->setting.kind = (CpChoice)options->cp_kind;

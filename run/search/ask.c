@@ -30,7 +30,6 @@ int search_main(int argc, char** argv) {
     static RunParts parts;
     static RunView as;
     char err[ERR_BYTES];
-    die_as.program = "simulate";
     run.began = now_seconds(), run.ranks = &run_ranks;
     run_attach(&run, &parts);
     run.cluster->identity = (RankIdentity){.size = 1, .source = "alone"};
