@@ -45,36 +45,24 @@ static void use(InUse* w, const Bucket* x, int b, int last) {
     else w->layer = MAX(w->layer, x->elems), w->piece = MAX(w->piece, x->piece);
 }
 
-static double state_bytes(const Searched* x, const Shape* part, const Layout* layout, int s) {
+// Returns the bytes of a rank's states. If these belong to owners, it has its pieces of all, and what it computes with.
+static double state_bytes(const Searched* x, const Shape* part, const Layout* layout, int s, int has_owners) {
     InUse weights = {0}, grads = {0};
-    size_t bytes = 0;
+    size_t bytes = has_owners ? x->owned_bytes : 0, elem = dtype_bytes(x->dt);
     for (int b = 0, last = part->L + 1; b <= last; b++) {
         Bucket bucket = shape_bucket(part, b);
         int is_layer = b > 0 && b < last, shards = is_layer ? shape_units(part, b - 1).shards : part->shards;
-        int zero = is_layer ? layout->layer[part->first_layer + b - 1].zero : layout->stage[s].zero;
+        int zero = is_layer ? layout->layer[part->first_layer + b - 1].zero : has_owners ? 1 : layout->stage[s].zero;
         if (shards == 1) zero = 1;
-        bytes += shape_state_bytes(&bucket, zero, x->dt);
+        if (!has_owners) bytes += shape_state_bytes(&bucket, zero, x->dt);
+        else
+            bytes += (zero > 2 ? bucket.piece : bucket.elems) * elem +
+                     (zero > 1 ? bucket.piece : bucket.elems) * sizeof(float);
         if (zero > 1) use(&grads, &bucket, b, last);
         if (zero > 2) use(&weights, &bucket, b, last);
     }
-    bytes += (weights.first + 2 * weights.layer + weights.last) * dtype_bytes(x->dt);
+    bytes += (weights.first + 2 * weights.layer + weights.last) * elem;
     return (double)(bytes + (grads.first + 2 * grads.layer + grads.last + 2 * grads.piece) * sizeof(float));
-}
-
-// Returns the bytes of a rank whose states belong to owners: its pieces of all, and what it computes with.
-static double owned_bytes(const Searched* x, const Shape* part, const Layout* layout) {
-    InUse weights = {0}, grads = {0};
-    size_t bytes = x->owned_bytes;
-    for (int b = 0, last = part->L + 1; b <= last; b++) {
-        Bucket bucket = shape_bucket(part, b);
-        int zero = b > 0 && b < last && part->shards > 1 ? layout->layer[part->first_layer + b - 1].zero : 1;
-        bytes += (zero > 2 ? bucket.piece : bucket.elems) * dtype_bytes(x->dt);
-        bytes += (zero > 1 ? bucket.piece : bucket.elems) * sizeof(float);
-        if (zero > 1) use(&grads, &bucket, b, last);
-        if (zero > 2) use(&weights, &bucket, b, last);
-    }
-    bytes += 2 * weights.layer * dtype_bytes(x->dt);
-    return (double)(bytes + (2 * grads.layer + 2 * grads.piece) * sizeof(float));
 }
 
 // Returns the bytes of one of D ranks of a stage with the same part.
@@ -98,8 +86,7 @@ static double rank_bytes(Searched* x, const Layout* layout, int s, int N, int D,
                       .slots = pipeline_slots(layout->stages, s),
                       .tp = R,
                       .dt = x->dt};
-    double states = has_owners ? owned_bytes(x, &part, layout) : state_bytes(x, &part, layout, s);
-    return states + (double)shape_activations(&part, &needs, NULL);
+    return state_bytes(x, &part, layout, s, has_owners) + (double)shape_activations(&part, &needs, NULL);
 }
 
 static double bytes_of(void* context, const Layout* layout, int s, int N) {
