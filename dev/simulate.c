@@ -80,37 +80,36 @@ static int play_in_rounds(const Simulation* s, const Tally* t, Plan* plan, Arena
     return 0;
 }
 
-static int remap(const Simulation* s, const Tally* t, Plan* plan, Arena* arena, char* err) {
-    int changed;
-    return plan_remap(plan, &changed, s->drawn, &t->setting, (RemapChoice)s->options->remap, arena, err);
+// Plans the drawn batch, and plays the plan.
+static int play(const Simulation* s, const Tally* t, Shown* x, int batch, Arena* arena, Err err) {
+    int n = s->options->docs, changed;
+    Plan* plan = &x->plan;
+    double start = processor_seconds();
+    if (t->planner->plan(t->state, plan, batch, s->drawn, n, arena, err) < 0) return -1;
+    *x = (Shown){.name = t->name, .words = t->words, .plan = *plan, .plan_us = 1e6 * (processor_seconds() - start)};
+    if (plan_check(plan, s->drawn, n, &t->setting.limits, arena, err) < 0) return -1;
+    if (plan_remap(plan, &changed, s->drawn, &t->setting, (RemapChoice)s->options->remap, arena, err) < 0) return -1;
+    return step_play(&x->timeline, plan, s->drawn, &t->setting, arena, err);
 }
 
 static void play_one(Simulation* s, Tally* t, Arena* arena, int batch, double l3, double l4) {
     char err[ERR_BYTES];
-    Timeline timeline;
-    Plan plan;
-    int n = s->options->docs;
+    Shown x;
     double rounds = 0;
     arena_reset(arena, (ArenaMark){0});
-    double start = processor_seconds();
-    int status = t->planner->plan(t->state, &plan, batch, s->drawn, n, arena, err);
-    double us = 1e6 * (processor_seconds() - start);
-    if (status == 0) status = plan_check(&plan, s->drawn, n, &t->setting.limits, arena, err);
-    if (status == 0 && s->options->remap) status = remap(s, t, &plan, arena, err);
-    if (status == 0) status = step_play(&timeline, &plan, s->drawn, &t->setting, arena, err);
-    if (status == 0) status = play_in_rounds(s, t, &plan, arena, err, &rounds);
-    if (status < 0) {
+    if (play(s, t, &x, batch, arena, err) < 0 || play_in_rounds(s, t, &x.plan, arena, err, &rounds) < 0) {
         leave_out(t, err);
         return;
     }
-    double gap = l3 > 0 ? timeline.makespan / l3 - 1 : 0;
+    const Timeline* played = &x.timeline;
+    double gap = l3 > 0 ? played->makespan / l3 - 1 : 0;
     t->batches++;
-    t->ms += timeline.makespan, t->ms_worst = MAX(t->ms_worst, timeline.makespan);
-    t->rounds_ms += rounds, t->step_ms += timeline.step;
+    t->ms += played->makespan, t->ms_worst = MAX(t->ms_worst, played->makespan);
+    t->rounds_ms += rounds, t->step_ms += played->step;
     t->gap += gap, t->gap_worst = MAX(t->gap_worst, gap);
-    t->shares_gap += l4 > 0 ? timeline.makespan / l4 - 1 : 0;
-    t->us += us, t->us_worst = MAX(t->us_worst, us);
-    t->idle += timeline.idle, t->communication_share += timeline.communication_share;
+    t->shares_gap += l4 > 0 ? played->makespan / l4 - 1 : 0;
+    t->us += x.plan_us, t->us_worst = MAX(t->us_worst, x.plan_us);
+    t->idle += played->idle, t->communication_share += played->communication_share;
 }
 
 // The time is looked at between batches only: planners cannot be interrupted.
@@ -149,19 +148,6 @@ static void play_all(Simulation* s) {
 
 // ---- the page of plan/show/explain.h about the first batch: what flex plans, beside all others
 
-static void show(const Simulation* s, const Tally* t, Shown* shown, Arena* arena) {
-    char err[ERR_BYTES];
-    int n = s->options->docs;
-    double start = processor_seconds();
-    if (t->planner->plan(t->state, &shown->plan, 0, s->drawn, n, arena, err) < 0)
-        die("%s planned the first batch once, but not again: %s", t->name, err);
-    double us = 1e6 * (processor_seconds() - start);
-    if (s->options->remap && remap(s, t, &shown->plan, arena, err) < 0) die("%s: %s", t->name, err);
-    if (step_play(&shown->timeline, &shown->plan, s->drawn, &t->setting, arena, err) < 0) die("%s: %s", t->name, err);
-    shown->name = t->name, shown->words = t->words, shown->plan_us = us;
-    shown->chosen = 0;
-}
-
 // flex tells its searches only to whom it plans for.
 static void predict_chosen(const Simulation* s, const Tally* chosen, Shown* shown, Prediction* prediction,
                            Arena* arena) {
@@ -184,7 +170,7 @@ static void write_file(const char* path, const Explained* x) {
 }
 
 static void write_page(Simulation* s) {
-    char title[256];
+    char title[256], err[ERR_BYTES];
     const Options* o = s->options;
     Prediction prediction;
     int chosen = -1, n = 0;
@@ -193,13 +179,12 @@ static void write_page(Simulation* s) {
     draw_batch(s, 0);
     for (int i = s->n_tallies - 1; i >= 0; i--)
         if (!s->tallies[i].out && (chosen < 0 || s->tallies[chosen].planner != &planner_flex)) chosen = i;
-    show(s, &s->tallies[chosen], &shown[n], &arena);
-    shown[n++].chosen = 1;
-    for (int i = 0; i < s->n_tallies; i++)
-        if (!s->tallies[i].out && i != chosen) {
-            show(s, &s->tallies[i], &shown[n], &arena);
-            n++;
-        }
+    for (int i = -1; i < s->n_tallies; i++) {
+        const Tally* t = &s->tallies[i < 0 ? chosen : i];
+        if (i == chosen || t->out) continue;
+        if (play(s, t, &shown[n], 0, &arena, err) < 0) die("%s: %s", t->name, err);
+        shown[n++].chosen = i < 0;
+    }
     predict_chosen(s, &s->tallies[chosen], &shown[0], &prediction, &arena);
     snprintf(title, sizeof title, "%s, %d ranks in nodes of %d, %d documents (%s, seed %lld)", s->machine.cost.name,
              o->ranks, o->node_size, o->docs, o->lengths, (long long)o->seed);
