@@ -127,10 +127,9 @@ CLAIM(layouts_that_ranks_cannot_run_are_refused) {
 
 // ---- the search
 
-// A made-up machine: layers of unlike weight, strategies that trade time for memory.
+// A made-up machine: strategies that trade time for memory.
 typedef struct World {
     uint64_t seed;
-    int alike;  // all layers are as the first
     Shape whole;
 } World;
 
@@ -139,7 +138,7 @@ static double draw(const World* w, int i) { return 0.5 + random_uniform(w->seed,
 static double world_layer_ms(void* context, const Layout* layout, int s, int l, int N) {
     const World* w = (const World*)context;
     const LayerLayout* row = &layout->layer[l];
-    double ms = 10 * draw(w, w->alike ? 0 : l) + 0 * s + 1e-3 * N;
+    double ms = 10 * draw(w, 0) + 0 * s + 1e-3 * N;
     ms *= row->recompute == RECOMPUTE_BLOCK ? 4.0 / 3 : row->recompute == RECOMPUTE_ACTIVATION ? 1.05 : 1;
     double exchanges = 0.2 * draw(w, 60) * (row->tp - 1) + 0.1 * draw(w, 62) * (layout->tp / row->tp - 1);
     return ms / layout->tp * (1 + exchanges) + draw(w, 61) * (row->zero - 1);
@@ -158,7 +157,7 @@ static double world_bytes(void* context, const Layout* layout, int s, int N) {
     for (int l = layout_first(layout, s); l < layout_first(layout, s + 1); l++) {
         const LayerLayout* row = &layout->layer[l];
         double kept = row->recompute == RECOMPUTE_BLOCK ? 0.2 : row->recompute == RECOMPUTE_NONE ? 1 : 0.8;
-        bytes += draw(w, 20 + (w->alike ? 0 : l)) / (row->tp * row->zero);
+        bytes += draw(w, 20) / (row->tp * row->zero);
         bytes += kept * (layout->stages - s) / layout->tp * N / 100;
         double exchanged = row->tp < layout->tp ? 0.2 : 0;
         scratch = fmax(scratch, exchanged + (row->recompute == RECOMPUTE_BLOCK ? 0.4 : row->zero == 3 ? 0.3 : 0));
@@ -171,7 +170,7 @@ static double world_rounds(void* context, const Layout* layout, int N) {
 }
 
 static LayoutProblem problem_of(World* w, uint64_t seed, int L, int ranks, double memory) {
-    w->seed = seed, w->alike = 0;
+    w->seed = seed;
     w->whole = shape_make(L, 48, 4, 300, 64);
     return (LayoutProblem){.whole = &w->whole,
                            .ranks = ranks,
@@ -318,7 +317,6 @@ CLAIM(layers_by_strategies_of_their_own_are_those_of_brute_force) {
         World w;
         LayoutProblem p = problem_of(&w, seed, 3 + (int)(seed % 3), 2, 100 + 50 * (double)(seed % 11));
         p.tp[1] = 2, p.n_rows = 1, p.rows[0] = 100;
-        p.alike = w.alike = 1;
         int n = layout_search(alike, &p, &arena, err);
         p.unlike = 1;
         CHECK(layout_search(unlike, &p, &arena, err) == n);

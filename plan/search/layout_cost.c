@@ -424,7 +424,6 @@ LayoutProblem layout_problem(LayoutCosts* c) {
                            .tp = {1, MIN(MIN(c->whole->NH, c->whole->U), MOST_TP)},
                            .stages = {1, MOST_STAGES},
                            .zero = {1, 3},
-                           .alike = 1,
                            .layer_ms = one_layer_ms,
                            .ends_ms = both_ends_ms,
                            .rounds = all_rounds,

@@ -121,9 +121,8 @@ typedef struct Search {
     int n_rows;
     LayerLayout row[LAYOUT_STRATEGIES];
     double* line[2];             // (stages, strategies) bytes of a stage of one layer and of some
-    double *layer_ms, *ends_ms;  // (stages, strategies) if layers are alike
-    StageBest* known;            // (stages, firsts, L + 1)
-    int firsts;                  // first layers of a stage that differ: 1 if layers are alike
+    double *layer_ms, *ends_ms;  // (stages, strategies)
+    StageBest* known;            // (stages, L + 1)
     int by_bytes;                // 1: bytes are to be least, not ms
 } Search;
 
@@ -169,22 +168,18 @@ static double stage_bytes(Search* x, int s, int first, int n, int k) {
     return line_bytes(x, s, k, 0) + (n - 1) * slope(x, s, k);
 }
 
-static double row_ms(Search* x, int s, int first, int l, int k) {
+static double row_ms(Search* x, int s, int first, int k) {
     double* known = &x->layer_ms[s * x->n_rows + k];
-    if (x->p->alike && *known >= 0) return *known;
+    if (*known >= 0) return *known;
     put_stage(x, s, first, 1, k);
-    x->layout.layer[l] = x->row[k];
-    return *known = x->p->layer_ms(x->p->times, &x->layout, s, l, x->N);
+    return *known = x->p->layer_ms(x->p->times, &x->layout, s, first, x->N);
 }
 
 // The ms of a stage of n layers that run alike.
 static double like_ms(Search* x, int s, int first, int n, int k) {
-    double ms = 0;
-    if (x->p->alike) ms = n * row_ms(x, s, first, first, k);
-    for (int l = first; l < first + n && !x->p->alike; l++) ms += row_ms(x, s, first, l, k);
+    double ms = n * row_ms(x, s, first, k), *ends = &x->ends_ms[s * x->n_rows + k];
     put_stage(x, s, first, n, k);
-    double* ends = &x->ends_ms[s * x->n_rows + k];
-    if (!x->p->alike || *ends < 0) *ends = fmax(0, x->p->ends_ms(x->p->times, &x->layout, s, x->N));
+    if (*ends < 0) *ends = fmax(0, x->p->ends_ms(x->p->times, &x->layout, s, x->N));
     return ms + *ends;
 }
 
@@ -288,10 +283,10 @@ static void find_within(StageBest* best, Search* x, int s, int first, int n, con
 static void find_unlike(StageBest* best, Search* x, int s, int first, int n) {
     Kind kinds[LAYOUT_STRATEGIES], useful[LAYOUT_STRATEGIES];
     ArenaMark mark = arena_mark(x->arena);
-    double ends = like_ms(x, s, first, n, 0) - n * row_ms(x, s, first, first, 0);
+    double ends = like_ms(x, s, first, n, 0) - n * row_ms(x, s, first, 0);
     for (int k = 0; k < x->n_rows; k++) {
         double each = slope(x, s, k);
-        kinds[k] = (Kind){k, row_ms(x, s, first, first, k), each, stage_bytes(x, s, first, n, k) - n * each};
+        kinds[k] = (Kind){k, row_ms(x, s, first, k), each, stage_bytes(x, s, first, n, k) - n * each};
     }
     qsort(kinds, (size_t)x->n_rows, sizeof *kinds, by_fixed);
     for (int m = 1; m <= x->n_rows && kinds[m - 1].fixed <= room(x, s); m++) {
@@ -305,8 +300,7 @@ static void find_unlike(StageBest* best, Search* x, int s, int first, int n) {
 // ---- all stages
 
 static StageBest* stage_best(Search* x, int s, int first, int n) {
-    size_t place = (size_t)s * (size_t)x->firsts + (size_t)(x->firsts > 1 ? first : 0);
-    StageBest* best = &x->known[place * ((size_t)x->p->whole->L + 1) + (size_t)n];
+    StageBest* best = &x->known[s * (x->p->whole->L + 1) + n];
     if (best->value >= 0) return best;
     find_alike(best, x, s, first, n);
     if (x->p->unlike && !x->by_bytes) find_unlike(best, x, s, first, n);
@@ -330,22 +324,18 @@ static void list_rows(Search* x) {
     }
 }
 
-static size_t places(const Search* x) {
-    return (size_t)x->layout.stages * (size_t)x->firsts * ((size_t)x->p->whole->L + 1);
-}
+static int places(const Search* x) { return x->layout.stages * (x->p->whole->L + 1); }
 
 static int open_search(Search* x) {
     list_rows(x);
-    x->firsts = x->p->alike ? 1 : x->p->whole->L + 1;
-    x->exact = !x->p->alike;
-    size_t n = places(x), lines = (size_t)x->layout.stages * (size_t)x->n_rows;
-    short* counts = TAKE(x->arena, short, n*(size_t)x->n_rows);
+    int n = places(x), lines = x->layout.stages * x->n_rows;
+    short* counts = TAKE(x->arena, short, n * x->n_rows);
     x->known = TAKE(x->arena, StageBest, n);
     x->layer_ms = TAKE(x->arena, double, lines), x->ends_ms = TAKE(x->arena, double, lines);
     for (int i = 0; i < 2; i++) x->line[i] = TAKE(x->arena, double, lines);
     if (x->arena->missing) return -1;
-    for (size_t i = 0; i < n; i++) x->known[i] = (StageBest){-1, counts + i * (size_t)x->n_rows};
-    for (size_t i = 0; i < lines; i++) x->line[0][i] = x->line[1][i] = x->layer_ms[i] = x->ends_ms[i] = -1;
+    for (int i = 0; i < n; i++) x->known[i] = (StageBest){-1, counts + i * x->n_rows};
+    for (int i = 0; i < lines; i++) x->line[0][i] = x->line[1][i] = x->layer_ms[i] = x->ends_ms[i] = -1;
     return 0;
 }
 
@@ -366,7 +356,7 @@ static double deal_layers(Search* x) {
     Partition best;
     double rounds = x->by_bytes ? 1e9 : x->p->rounds(x->p->times, &x->layout, x->N);
     PartitionProblem p = {x->p->whole->L, x->layout.stages, rounds, stage_ms, x};
-    for (size_t i = 0, n = places(x); i < n; i++) x->known[i].value = -1;
+    for (int i = 0; i < places(x); i++) x->known[i].value = -1;
     if (partition_exact(&best, &p, x->arena, NULL) || x->arena->missing) return -1;
     if (best.ms < INFINITY) assemble(x, best.layers);
     return best.ms;
@@ -399,7 +389,7 @@ static int search_row(LayoutTry* t, Search* x) {
     ArenaMark mark = arena_mark(x->arena);
     if (open_search(x)) return -1;
     while ((ms = deal_layers(x)) >= 0 && ms < INFINITY && !fits(x) && !x->exact) x->exact = 1;
-    if (ms == INFINITY) x->by_bytes = 1, x->exact = !x->p->alike, ms = deal_layers(x);
+    if (ms == INFINITY) x->by_bytes = 1, x->exact = 0, ms = deal_layers(x);
     arena_reset(x->arena, mark);
     if (ms < 0) return -1;
     *t = (LayoutTry){x->layout, x->N, !x->by_bytes, INFINITY, fullest(x), {0}};

@@ -7,8 +7,8 @@
 // then move between stages as long as the played step gets shorter. Bytes are the caller's and exact: a layout found
 // with sums of bytes is measured as a whole, and if it is too large, the search repeats under a lower limit.
 //
-// A strategy of a layer in groups of R is a divisor of R as its tp, a --zero and a --recompute. If a model's layers are
-// alike, only the numbers of layers by each strategy count. plan/README.md says why, and what is not tried.
+// A strategy of a layer in groups of R is a divisor of R as its tp, a --zero and a --recompute. A model's layers are
+// alike: only the numbers of layers by each strategy count. plan/README.md says why, and what is not tried.
 #pragma once
 #include "plan/search/layout_play.h"
 
@@ -22,9 +22,8 @@ typedef struct LayoutProblem {
     int tp[2], stages[2], zero[2];  // the least and the most that may be proposed
     int n_rows, rows[LAYOUT_ROWS];  // tokens of a row, ascending
     double memory;                  // bytes of a rank
-    int alike;                      // 1: every layer of the model takes the same
     int apart;                      // 1: the best that run all layers by zero 1, and by zero 3, are tries, too
-    int unlike;                     // 1 (needs alike): a stage's layers may run by unlike strategies, and by less tp
+    int unlike;                     // 1: a stage's layers may run by unlike strategies, and by less tp
     double (*bytes)(void* context, const Layout* layout, int s, int N);
     double (*layer_ms)(void* context, const Layout* layout, int s, int l, int N);
     double (*ends_ms)(void* context, const Layout* layout, int s, int N);
