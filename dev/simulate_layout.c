@@ -137,22 +137,6 @@ static void open_moves(Searched* x, const Config* c) {
     x->moves = (StrategyMoves){&x->links, &x->owned, elem, gradient, 0};
 }
 
-// Returns what lists may consist of, among the pipelines that a way has.
-static ListProblem lists_of(Searched* x, const Config* c, const LayoutProblem* p) {
-    return (ListProblem){.costs = &x->costs,
-                         .steps = &x->steps,
-                         .tp = {p->tp[0], p->tp[1]},
-                         .stages = {p->stages[0], p->stages[1]},
-                         .zero = {p->zero[0], p->zero[1]},
-                         .recompute = {RECOMPUTE_NONE, RECOMPUTE_BLOCK},
-                         .capacity = c->capacity,
-                         .least_copies = MAX(c->cp_size, 1),
-                         .memory = p->memory,
-                         .moves = x->costs.machine.cost.step > 0 ? NULL : &x->moves,
-                         .bytes = job_bytes_of,
-                         .context = x};
-}
-
 static LayoutProblem problem_of(Searched* x, const Config* c, double memory) {
     LayoutProblem p = layout_problem(&x->costs);
     x->costs.memory = p.memory = memory, p.bytes = bytes_of, p.context = x, p.apart = 1;
@@ -219,8 +203,15 @@ static void find_layout(Found* found, Searched* x, const LayoutProblem* all, con
 
 static void find_list(Found* found, Searched* x, const Config* c, const LayoutProblem* p) {
     char err[ERR_BYTES];
-    ListProblem lists = lists_of(x, c, p);
     double known = found->layout.fits ? LIST_GAIN * found->layout.ms : INFINITY;
+    ListProblem lists = {.layouts = p,
+                         .costs = &x->costs,
+                         .steps = &x->steps,
+                         .recompute = {RECOMPUTE_NONE, RECOMPUTE_BLOCK},
+                         .capacity = c->capacity,
+                         .least_copies = MAX(c->cp_size, 1),
+                         .moves = x->costs.machine.cost.step > 0 ? NULL : &x->moves,
+                         .bytes = job_bytes_of};
     int is_found = lists_search(&found->list, &found->count, &lists, known, &x->arena, err);
     if (is_found < 0) die("%s", err);
     found->is_list = is_found && found->list.ms < known;

@@ -75,14 +75,13 @@ static void open_job(int i) {
 }
 
 static ListProblem lists(void) {
-    return (ListProblem){.costs = &job.costs,
+    static LayoutProblem any;
+    any = (LayoutProblem){.tp = {1, 8}, .stages = {1, LAYERS}, .zero = {1, 3}, .memory = job.memory};
+    return (ListProblem){.layouts = &any,
+                         .costs = &job.costs,
                          .steps = &job.steps,
-                         .tp = {1, 8},
-                         .stages = {1, LAYERS},
-                         .zero = {1, 3},
                          .recompute = {RECOMPUTE_NONE, RECOMPUTE_BLOCK},
                          .least_copies = 1,
-                         .memory = job.memory,
                          .moves = job.moves_count ? &job.moves : NULL,
                          .bytes = job_bytes_of};
 }

@@ -66,7 +66,7 @@ static double moving_bytes(const LayoutCosts* c, const Layout* layout, int s, in
 
 // The bytes of a rank of stage s of `copies` such pipelines.
 static double stage_bytes(const Lists* x, const Layout* layout, int copies, int s, int pipelines) {
-    return x->p->bytes(x->p->context, layout, copies, s, x->N * layout->tp) +
+    return x->p->bytes(x->p->layouts->context, layout, copies, s, x->N * layout->tp) +
            moving_bytes(x->p->costs, layout, s, pipelines);
 }
 
@@ -96,7 +96,7 @@ static void add_kind(Lists* x, const PipelineGroup* g) {
     int most = c->ranks / (g->tp * g->pp);
     if (x->pool.n == HYDRAULIS_SCHEMES || most < x->p->least_copies) return;
     Layout layout = strategy_layout(c->whole, g, x->how);
-    if (!knows_pipelines_alone(&c->machine) && stage_bytes(x, &layout, most, 0, 1) > x->p->memory) return;
+    if (!knows_pipelines_alone(&c->machine) && stage_bytes(x, &layout, most, 0, 1) > x->p->layouts->memory) return;
     if (find_scheme(&scheme, x, g)) return;
     int at = scheme_add(&x->pool, &scheme);
     for (int i = x->pool.n - 1; i > at; i--) x->kind[i] = x->kind[i - 1];
@@ -106,13 +106,15 @@ static void add_kind(Lists* x, const PipelineGroup* g) {
 // Lists the pipelines whose ranks divide all ranks; all pipelines if ranks are few.
 static void list_kinds(Lists* x) {
     const ListProblem* p = x->p;
+    const LayoutProblem* asked = p->layouts;
     int ranks = p->costs->ranks, most = MIN(MIN(p->costs->whole->NH, p->costs->whole->U), (int)MOST_TP);
     x->pool = (SchemePool){.ranks = ranks, .may_be_empty = 1};
     for (int gpus = 1; gpus <= ranks; gpus++)
         for (int pp = 1; pp <= gpus && (ranks % gpus == 0 || ranks <= HYDRAULIS_FEW_RANKS); pp++) {
             PipelineGroup g = {1, gpus / pp, pp};
-            int asked = g.tp >= p->tp[0] && g.tp <= p->tp[1] && pp >= p->stages[0] && pp <= p->stages[1];
-            if (gpus % pp == 0 && g.tp <= most && pp <= MIN(p->costs->whole->L, (int)MOST_STAGES) && asked)
+            int may_be =
+                g.tp >= asked->tp[0] && g.tp <= asked->tp[1] && pp >= asked->stages[0] && pp <= asked->stages[1];
+            if (gpus % pp == 0 && g.tp <= most && pp <= MIN(p->costs->whole->L, (int)MOST_STAGES) && may_be)
                 add_kind(x, &g);
         }
 }
@@ -377,7 +379,7 @@ static int play_first(Lists* x, ListCount* count, int ranked, double known) {
             continue;
         }
         c->bytes = fullest(x, &c->ranks, strategy_pipelines(&c->s, &x->pool));
-        if (c->bytes > x->p->memory) continue;
+        if (c->bytes > x->p->layouts->memory) continue;
         play(c, x, 0), count->played++, n++;
     }
     qsort(x->candidate, (size_t)n, sizeof *x->candidate, by_first_step);
@@ -490,7 +492,7 @@ int lists_search(ListTry* best, ListCount* count, const ListProblem* p, double k
     *best = (ListTry){.ms = INFINITY}, *count = (ListCount){.bound = INFINITY};
     if (arena_check(arena, err)) return -1;
     x->p = p, x->arena = arena;
-    for (int zero = p->zero[0]; zero <= p->zero[1]; zero++) {
+    for (int zero = p->layouts->zero[0]; zero <= p->layouts->zero[1]; zero++) {
         uint64_t before[ROWS] = {0};
         for (int r = p->recompute[0]; r <= p->recompute[1]; r++) n += add_rows(ways + n, x, zero, (Recompute)r, before);
     }
@@ -524,7 +526,7 @@ int strategy_steps(double* guess, double* ms, const ListProblem* p, const RankSt
         known = k < x->pool.n;
         if (known) c->s.copies[k] += strategy->group[i].copies;
     }
-    known = known && fullest(x, strategy, strategy_pipelines(&c->s, &x->pool)) <= p->memory;
+    known = known && fullest(x, strategy, strategy_pipelines(&c->s, &x->pool)) <= p->layouts->memory;
     if (known) failed = open_steps(x, err) || time_moves(c, x, err);
     for (int b = 0; b < p->steps->n; b++) {
         guess[b] = ms[b] = INFINITY;

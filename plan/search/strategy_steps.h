@@ -21,16 +21,15 @@ enum {
 #define LIST_GAIN 0.995  // a list must take less than this share of a layout's ms
 
 typedef struct ListProblem {
+    const LayoutProblem* layouts;  // tp, stages, zero, memory and context are those of layouts
     const LayoutCosts* costs;
     const SampledSteps* steps;
-    int tp[2], stages[2], zero[2], recompute[2];  // the least and the most that may be proposed
-    int capacity;                                 // tokens of a row of one rank; 0: what memory holds
-    int least_copies;                             // of like pipelines, which share documents
-    double memory;                                // bytes of a rank
-    const StrategyMoves* moves;                   // NULL: moves take nothing
+    int recompute[2];            // the least and the most that may be proposed
+    int capacity;                // tokens of a row of one rank; 0: what memory holds
+    int least_copies;            // of like pipelines, which share documents
+    const StrategyMoves* moves;  // NULL: moves take nothing
     // Bytes of a rank of stage s of a layout that `copies` pipelines run, if owners hold states; rows of N tokens.
     double (*bytes)(void* context, const Layout* layout, int copies, int s, int N);
-    void* context;
 } ListProblem;
 
 // A list that was tried. A pipeline's rows hold tp times N tokens, as --capacity says.

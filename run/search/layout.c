@@ -248,18 +248,14 @@ static void find_list(Known* x, Answer* a, Err err) {
     const LayoutProblem p = problem_of(x);
     int again = config_choice(c, "--recompute"), asked = config_was_given(c, "--recompute");
     double known = a->n && a->tries[0].fits ? LIST_GAIN * a->tries[0].ms : INFINITY;
-    ListProblem lists = {.costs = &x->costs,
+    ListProblem lists = {.layouts = &p,
+                         .costs = &x->costs,
                          .steps = &x->steps,
-                         .tp = {p.tp[0], p.tp[1]},
-                         .stages = {p.stages[0], p.stages[1]},
-                         .zero = {p.zero[0], p.zero[1]},
                          .recompute = {asked ? again : RECOMPUTE_NONE, asked ? again : RECOMPUTE_BLOCK},
                          .capacity = c->capacity,
                          .least_copies = MAX(c->cp_size, 1),
-                         .memory = p.memory,
                          .moves = x->moves.only_more && run->model.k->virtual_time ? NULL : &x->moves,
-                         .bytes = job_bytes_of,
-                         .context = x};
+                         .bytes = job_bytes_of};
     a->has_lists = 1;
     int found = lists_search(&a->list, &a->count, &lists, known, &x->arena, err);
     a->failed = found<0, a->is_list = found> 0 && a->list.ms < known;
