@@ -47,8 +47,6 @@ void layout_costs(LayoutCosts* c, const Shape* whole, const Machine* machine, in
                        .overlap = 1,
                        .tensor_overlap = 1,
                        .memory = INFINITY,
-                       .slow_exchange = fmax(machine->overlap, 1),
-                       .slow_computing = fmax(machine->overlap, 1),
                        .arena = arena};
     c->links = transfer_times(&c->machine, whole, elem_bytes, node_size);
     weigh_buckets(c);
@@ -279,14 +277,14 @@ static int make_stage(PlayedStage* x, const LayoutCosts* c, const Layout* layout
     return 0;
 }
 
-static PlayedStep played_step(const LayoutCosts* c, const Layout* layout, int rounds) {
+static PlayedStep played_step(const LayoutCosts* c, const Layout* layout, const PlayedStage* stage, int works) {
     return (PlayedStep){.stages = layout->stages,
-                        .rounds = rounds,
+                        .works = works,
+                        .stage = stage,
                         .overlap = c->overlap,
                         .tensor_overlap = c->tensor_overlap,
                         .reduces_inside = c->overlap && layout->tp == 1 && layout->stages == 1 && !c->has_owners,
-                        .slow_computing = c->slow_computing,
-                        .slow_exchange = c->slow_exchange};
+                        .slow = fmax(c->machine.overlap, 1)};
 }
 
 // Plays v rounds that are alike: all, or only `some`, and then each of the rest takes the mean of the last `more`.
@@ -307,15 +305,12 @@ static double play_works(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, con
     ArenaMark mark = arena_mark(c->arena);
     int P = layout->stages, failed = 0, most = c->played_rounds ? c->played_rounds : 8 * P + 64;
     PlayedStage* stage = TAKE(c->arena, PlayedStage, P);
-    PlayedStep step = played_step(c, layout, rounds);
+    PlayedStep step = played_step(c, layout, stage, works->n);
     step.reduces_inside &= !apart;
-    int* work = TAKE(c->arena, int, works->n);
-    for (int s = 0; s < P && stage && work && !failed; s++)
+    for (int s = 0; s < P && stage && !failed; s++)
         failed = make_stage(&stage[s], c, layout, s, &layout->layer[layout_first(layout, s)], layout->stage[s].layers,
                             works);
-    if (!stage || !work || failed) return INFINITY;
-    for (int i = 0; i < works->n; i++) work[i] = i;
-    step.stage = stage, step.work = works->n > 1 ? work : NULL;
+    if (!stage || failed) return INFINITY;
     double ms = play_alike(terms, &step, rounds, works->n > 1 ? rounds : most, 4 * P + 16, c->arena);
     terms[TERM_STAGES] = 0;
     for (int i = 0; i < N_LAYOUT_TERMS; i++) terms[TERM_STAGES] += i == TERM_STAGES ? ms : -terms[i];
@@ -348,9 +343,9 @@ static void add_alone(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Lay
     RoundWork work = {round_tokens(c, layout, N), round_tokens(c, layout, N) * c->mean_length, 0};
     Works works = {&work, 1};
     PlayedStage stage;
-    PlayedStep step = played_step(c, layout, 0);
+    PlayedStep step = played_step(c, layout, &stage, 1);
     ArenaMark mark = arena_mark(c->arena);
-    step.stages = 1, step.stage = &stage;
+    step.stages = 1;
     if (make_stage(&stage, c, layout, s, rows, n, &works)) return;
     play_alike(terms, &step, (int)layout_rounds(c, layout, N), 3, 1, c->arena);
     for (int i = 0; i < N_LAYOUT_TERMS; i++) ms[i] += times * terms[i];

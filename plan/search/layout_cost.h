@@ -28,14 +28,13 @@ typedef struct LayoutCosts {
     Machine machine;      // one rank that computes the whole model
     TransferTimes links;  // of `machine`
     int ranks, elem_bytes;
-    int overlap, tensor_overlap;           // messages hide under computing; those of tensor-parallel groups too
-    double slow_exchange, slow_computing;  // factors of both while they go on together
-    double memory;                         // bytes of a rank, if the machine says no less
-    int context;                           // no document is longer
-    int parts;                             // the parts in which heads travel (plan/cost/cost.h)
-    int rounds_read_weights;               // a round's fixed cost is reading weights, as on real ranks; 0: a pass's end
-    double tokens;                         // of a step, on all ranks
-    double mean_length;                    // sum of squares of documents' lengths / sum
+    int overlap, tensor_overlap;  // messages hide under computing; those of tensor-parallel groups too
+    double memory;                // bytes of a rank, if the machine says no less
+    int context;                  // no document is longer
+    int parts;                    // the parts in which heads travel (plan/cost/cost.h)
+    int rounds_read_weights;      // a round's fixed cost is reading weights, as on real ranks; 0: a pass's end
+    double tokens;                // of a step, on all ranks
+    double mean_length;           // sum of squares of documents' lengths / sum
     // The ms of a row's token, of a token^2 and of any row, exchanges included, if all ranks of a group cut a layer.
     // --probe --tp measures them. 0: not measured; then the machine's constants are divided, and exchanges added.
     struct {

@@ -148,7 +148,7 @@ static void block_backward(StagePlay* p, const LayerTimes* x) {
 // ---- passes of a round
 
 static void begin_round(StagePlay* p, int round) {
-    int work = p->step->work ? p->step->work[round] : 0;
+    int work = p->step->works > 1 ? round : 0;
     p->times = p->stage->layer + work * p->stage->kinds;
     p->ends = p->stage->ends + work;
 }
@@ -204,10 +204,8 @@ static int begin_stage(StagePlay* p, const PlayedStep* step, int s, Arena* arena
     const PlayedStage* stage = &step->stage[s];
     int L = stage->layers;
     *p = (StagePlay){.step = step, .stage = stage};
-    p->clock = (RankClock){.slow_computing = step->slow_computing,
-                           .slow_exchange = step->slow_exchange,
-                           .overlap = step->overlap,
-                           .spent = p->spent};
+    p->clock = (RankClock){
+        .slow_computing = step->slow, .slow_exchange = step->slow, .overlap = step->overlap, .spent = p->spent};
     p->arriving = TAKE(arena, ClockMessage, L + 2), p->leaving = TAKE(arena, ClockMessage, L + 2);
     p->in_flight = TAKE(arena, int, L + 2);
     p->weights_place = TAKE(arena, char, L), p->grads_place = TAKE(arena, char, L);
@@ -307,7 +305,7 @@ static int schedule_rounds(Schedule* schedule, const PlayedStep* step, Arena* ar
         StagePlay p;
         if (begin_stage(&p, step, s, arena)) return -1;
         for (int r = 0; r < step->rounds; r++) {
-            if (r == 0 || step->work) ms = passes_ms(&p, r);
+            if (r == 0 || step->works > 1) ms = passes_ms(&p, r);
             pipeline_set(&pipeline, s, r, ms, again_of(p.stage));
             pipeline.message[r] = MAX(pipeline.message[r], MAX(p.ends->message[0], p.ends->message[1]));
         }

@@ -73,11 +73,10 @@ typedef struct PlayedStage {
 } PlayedStage;
 
 typedef struct PlayedStep {
-    int stages, rounds;
-    const int* work;           // (rounds) index into (works); NULL: all are of the first
-    const PlayedStage* stage;  // (stages)
+    int stages, rounds, works;  // works: one for each round, or 1 for all
+    const PlayedStage* stage;   // (stages)
     int overlap, tensor_overlap, reduces_inside;
-    double slow_computing, slow_exchange;
+    double slow;  // the factor of computing and of an exchange while both go on
 } PlayedStep;
 
 // Returns the ms of the step, and `terms` of the stage that takes longest; TERM_STAGES is the rest of its step.
