@@ -30,21 +30,19 @@ static int node_of(const void* costs, int rank) {
     return (c->first_rank + rank) / c->links.node_size;
 }
 
-// Fills in the data ranks' paces (layout_pace), as Setting.speeds, and returns their mean; speeds NULL: only that.
-static double layout_speeds(double* speeds, const Machine* machine, int ranks, const Layout* layout,
-                            const Shape* whole) {
+// Fills in the data ranks' paces (layout_pace), as Setting.speeds, and returns their mean.
+static double layout_speeds(double* speeds, const LayoutCosts* c, const Layout* layout) {
     double of_stage[MOST_STAGES], sum = 0;
-    int R = layout->tp, run = ranks / layout->stages, groups = run / R;
+    int R = layout->tp, run = c->ranks / layout->stages, groups = run / R;
     for (int g = 0; g < groups; g++) {
-        for (int s = 0; s < layout->stages; s++) of_stage[s] = machine_speed(machine, s * run + g * R, R);
-        double pace = layout_pace(layout, whole, of_stage, 1);
-        if (speeds) speeds[g] = pace;
-        sum += pace;
+        for (int s = 0; s < layout->stages; s++) of_stage[s] = machine_speed(&c->machine, s * run + g * R, R);
+        sum += speeds[g] = layout_pace(layout, c->whole, of_stage, 1);
     }
     return sum / groups;
 }
 
-void layout_setting(Setting* s, GroupCost* groups, double* speeds, const LayoutCosts* c, const Layout* layout, int N) {
+double layout_setting(Setting* s, GroupCost* groups, double* speeds, const LayoutCosts* c, const Layout* layout,
+                      int N) {
     const Shape* whole = c->whole;
     int R = layout->tp, P = layout->stages, node = c->links.node_size, zero = 1;
     TpSplit split = split_even(whole, R);
@@ -62,8 +60,8 @@ void layout_setting(Setting* s, GroupCost* groups, double* speeds, const LayoutC
     layout_divide_cost(&s->cost, whole, layout, R > 1 ? &split : NULL, c->elem_bytes, CEIL_DIV(R, node),
                        c->tensor_overlap);
     cost_groups(groups, &s->cost, &s->limits, CP_CHOICE_AUTO);
-    layout_speeds(speeds, &c->machine, c->ranks, layout, whole);
     s->speeds = c->machine.n_kinds ? speeds : NULL;
+    return layout_speeds(speeds, c, layout);
 }
 
 // Turns a pass into the work of a group of the mean pace, for the whole model. A pass's communication includes
@@ -130,10 +128,9 @@ double layout_documents_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, c
     int* last = TAKE(c->arena, int, D);
     double ms = INFINITY;
     if (arena_check(c->arena, err)) return INFINITY;
-    layout_setting(&setting, groups, speeds, c, layout, N);
+    double pace = layout_setting(&setting, groups, speeds, c, layout, N);
     if (!plan_step(&plan, c, &setting, lengths, n, err) && !step_play(&t, &plan, lengths, &setting, c->arena, err)) {
-        int v = find_works(works, &plan, &t, &setting, layout->stages,
-                           layout_speeds(NULL, &c->machine, c->ranks, layout, c->whole));
+        int v = find_works(works, &plan, &t, &setting, layout->stages, pace);
         ms = layout_rounds_ms(terms, c, layout, works, v, !setting.rounds && ends_apart(&plan, last));
     }
     arena_reset(c->arena, mark);

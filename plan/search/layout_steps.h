@@ -23,8 +23,8 @@ SampledSteps sampled_steps(const int* lengths, int n, int64_t tokens);
 void layout_costs_of_steps(LayoutCosts* c, const SampledSteps* steps);
 
 // Makes the Setting of a planner for this layout's data ranks, with rows of N tokens. groups: (data ranks + 1), speeds:
-// (data ranks).
-void layout_setting(Setting* s, GroupCost* groups, double* speeds, const LayoutCosts* c, const Layout* layout, int N);
+// (data ranks); returns their mean.
+double layout_setting(Setting* s, GroupCost* groups, double* speeds, const LayoutCosts* c, const Layout* layout, int N);
 // Returns the ms of a step of these documents, and its terms. Infinite, with words, as the next.
 double layout_documents_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N,
                            const int* lengths, int n, Err err);

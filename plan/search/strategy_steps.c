@@ -139,11 +139,10 @@ static int as_groups(RankStrategy* out, const Lists* x, const Strategy* s) {
     return 0;
 }
 
-static int is_kind(const PipelineGroup* kind, const PipelineGroup* g) { return kind->tp == g->tp && kind->pp == g->pp; }
-
+// Returns pool.n if there is no such kind.
 static int kind_of(const Lists* x, const PipelineGroup* g) {
     int k = 0;
-    while (!is_kind(&x->kind[k], g)) k++;
+    while (k < x->pool.n && (x->kind[k].tp != g->tp || x->kind[k].pp != g->pp)) k++;
     return k;
 }
 
@@ -521,8 +520,8 @@ int strategy_steps(double* guess, double* ms, const ListProblem* p, const RankSt
     open_way(x, &way);
     *c = (Candidate){.ranks = *strategy};
     int known = 1, failed = 0;
-    for (int i = 0, k; i < strategy->n && known; i++) {
-        for (k = 0; k < x->pool.n && !is_kind(&x->kind[k], &strategy->group[i]); k++) {}
+    for (int i = 0; i < strategy->n && known; i++) {
+        int k = kind_of(x, &strategy->group[i]);
         known = k < x->pool.n;
         if (known) c->s.copies[k] += strategy->group[i].copies;
     }

@@ -168,7 +168,7 @@ static void find_layout(Layout* layout, const Run* run) {
 }
 
 // Returns the mean ms of a step; plan NULL: as the run planned. Infinite: x->words say why.
-static double play(Replayed* x, Run* run, const Machine* machine, const Layout* layout, const char* plan) {
+static double play(WhatIf* x, Run* run, const Machine* machine, const Layout* layout, const char* plan) {
     static Recommended known;
     double terms[N_LAYOUT_TERMS], sum = 0;
     int n = count_logged();
@@ -211,20 +211,20 @@ static void find_goodput(WhatIf* x, const Config* c) {
 }
 
 void what_if_replay(WhatIfs* x, Run* run, const Machine* machine) {
-    static Replayed replayed[1 + MACHINE_KINDS + 16];
+    static WhatIf shown[2 + MACHINE_KINDS + 16];
     static Layout layout;
     Machine m = *machine;
     int ranks = x->ranks;
     take_paces(&m, ranks);
     find_layout(&layout, run);
     draw_steps(run);
-    x->replayed = replayed, x->steps = count_logged();
+    x->cluster = shown, x->steps = count_logged();
     *x->cluster = (WhatIf){.name = "this run", .tokens = run->config.batch_tokens};
     for (int i = 0; i < x->steps; i++) x->cluster->ms += logged.steps[i].ms / x->steps;
     find_goodput(x->cluster, &run->config);
-    Replayed* to = replayed;
+    WhatIf* to = shown + 1;
     snprintf(to->name, sizeof to->name, "played as it ran");
-    if (play(to++, run, &m, &layout, NULL) == INFINITY) die("what-if %s: %s", logged.path, replayed->words);
+    if (play(to++, run, &m, &layout, NULL) == INFINITY) die("what-if %s: %s", logged.path, shown[1].words);
     for (int k = 0; k < m.n_kinds; k++) {
         Machine other = machine_with_full_pace(&m, k);
         if (m.kind_first[k] >= ranks || m.kind_speed[k] >= 0.95 * other.kind_speed[k]) continue;
@@ -236,5 +236,5 @@ void what_if_replay(WhatIfs* x, Run* run, const Machine* machine) {
         snprintf(to->name, sizeof to->name, "by plans of %s", planners[i]->name);
         play(to++, run, &m, &layout, planners[i]->name);
     }
-    x->n_replayed = (int)(to - replayed);
+    x->n_replayed = (int)(to - shown) - 1;
 }

@@ -43,19 +43,12 @@ typedef struct WhatIf {
 
 enum { MOST_REPLAYED = 64 };  // the last logged steps
 
-// The logged steps with one difference: mean ms, infinite if `words` say why.
-typedef struct Replayed {
-    char name[64], words[ERR_BYTES];
-    double ms;
-} Replayed;
-
-// The contents of tables and page: n clusters; or (n 0) the replays of a run, the first as it was, and in `cluster` the
-// run as it was measured.
+// The contents of tables and page: n clusters; or (n 0) the run as it was measured, and behind it n_replayed replays of
+// its logged steps with one difference each: the first as it was. Of replays name, ms and words are known.
 typedef struct WhatIfs {
     const Run* run;
     int ranks, n;
     WhatIf* cluster;
-    Replayed* replayed;
     int n_replayed, steps;
 } WhatIfs;
 

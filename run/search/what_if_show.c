@@ -144,13 +144,12 @@ static void show_layouts(FILE* page, const WhatIfs* all) {
 static void show_replayed(FILE* page, const WhatIfs* all) {
     TextTable t = {0};
     char words[32];
-    double before = all->replayed[0].ms, measured = all->cluster->ms;
+    double before = all->cluster[1].ms, measured = all->cluster->ms;
     begin_bars(page, "A step in the mean", "The logged steps, played on the clock, under one thing that differs.", 0,
                NULL, 0);
     text_cells(&t, "%d logged steps\tms a step\tas played\nmeasured\t%.1f\t%.3fx\n", all->steps, measured,
                measured / before);
-    for (int i = 0; i < all->n_replayed; i++) {
-        const Replayed* r = &all->replayed[i];
+    for (const WhatIf* r = all->cluster + 1; r <= all->cluster + all->n_replayed; r++) {
         snprintf(words, sizeof words, "%.1f ms", r->ms);
         if (r->ms < INFINITY) put_bar(page, r->name, &r->ms, 1, words);
         if (r->ms < INFINITY) text_cells(&t, "%s\t%.1f\t%.3fx\n", r->name, r->ms, r->ms / before);
