@@ -114,17 +114,16 @@ int pass_reduces_inside(const Batch* b, const Model* m, int i) {
 }
 
 // Returns the ms of the layers of this rank's stage in pass i; fixed: the ms after them; of_rank (ranks): scratch.
-static double pass_ms(double* fixed, const Batch* b, const Run* run, int i, RankRound* of_rank) {
+static double pass_ms(double* fixed, const Batch* b, const Run* run, const PlanWorld* world, int i,
+                      RankRound* of_rank) {
     const Model* m = &run->model;
     const BatchPlan* x = b->planned;
     const RankPass* pass = &x->passes[i];
-    PlanStage stages[MOST_STAGES];
-    PlanWorld world = plan_world(run, b->training, stages);
-    const PlanStage* stage = &stages[m->stage];
+    const PlanStage* stage = &world->stage[m->stage];
     int data = m->comm->rank, P = m->stages;
     memset(of_rank, 0, sizeof *of_rank * (size_t)run->clock->limits.ranks);
     for (int g = pass->first_group; g < pass->first_group + pass->n_groups; g++)
-        round_add(of_rank, &x->made, &world, b->lengths, x->groups[g].mb);
+        round_add(of_rank, &x->made, world, b->lengths, x->groups[g].mb);
     const RankRound* own = &of_rank[data];
     double v = stage->speeds[data];
     double head = m->shape.no_head ? 0 : (double)m->whole.V * m->whole.C / shape_matmul_weights(&m->whole);
@@ -137,6 +136,8 @@ static int find_window(Batch* b, const Run* run, Err err) {
     const Model* m = &run->model;
     int last = b->n_rows - 1, shares = m->stages > 1 || m->ranks->zero.stage > 1;
     double again = layout_again(&m->ranks->layout, m->stage), fixed;
+    PlanStage stage[MOST_STAGES];
+    PlanWorld world = plan_world(run, b->training, stage);
     MoveWindow* w = &b->planned->window;
     ArenaMark mark = arena_mark(&b->arena);
     RankRound* of_rank = TAKE(&b->arena, RankRound, run->clock->limits.ranks);
@@ -145,8 +146,8 @@ static int find_window(Batch* b, const Run* run, Err err) {
     *w = (MoveWindow){.first_layer = m->shape.first_layer, .layers = m->shape.L, .lag = m->ranks->zero.stage > 1};
     w->together = m->world->rank - (shares ? m->job->rank : tp_rank(m));
     if (last >= 0) {
-        w->forward = pass_ms(&fixed, b, run, 0, of_rank) / (3 + again), w->first = m->stage * w->forward;
-        w->backward = pass_ms(&w->tail, b, run, last, of_rank) * (2 + again) / (3 + again);
+        w->forward = pass_ms(&fixed, b, run, &world, 0, of_rank) / (3 + again), w->first = m->stage * w->forward;
+        w->backward = pass_ms(&w->tail, b, run, &world, last, of_rank) * (2 + again) / (3 + again);
         w->hides = pass_reduces_inside(b, m, last) && (!m->k->on_host || m->k->virtual_time);
         w->meets = run->clock->probed.n_schemes == 0 && (m->tp || is_shared(b->planned, last));
     }
