@@ -60,8 +60,7 @@ int step_plan(StepPlan* x, const PlanWorld* world, int64_t step, const int* leng
 // 0, or -1 with a message.
 int step_schedule(StepPlan* x, const PlanWorld* world, const int* lengths, int rounds, Arena* arena, Err err);
 
-// What a rank of one stage does of a round, in ms of the whole model: of a token's matmuls, of attention, of messages;
-// its tokens.
+// A rank's part of a round, in ms of the whole model: matmuls, attention, messages; and its tokens.
 typedef struct RankRound {
     double matmuls, attention, messages, micro_batch, tokens;
 } RankRound;

@@ -7,7 +7,7 @@
 
 #include "plan/step/packer.h"
 
-// Where windows that begin in the node of rank `first` end: inside the node, or behind whole nodes.
+// Returns the end of windows that begin in the node of rank `first`: inside the node, or behind whole nodes.
 static int windows_end(const Packer* x, int first, int cp_size) {
     return MIN(first + MAX(cp_size, x->node_size), x->n_ranks);
 }

@@ -14,7 +14,7 @@
 #include "run/run.h"
 
 void close_settle(Run* run);  // whether --close-copy goes with the other options, or the end of the program
-// Where parts of this run are, once rank 0 has claimed its directory. With --resume the newest step may become a
+// Finds the parts of this run, once rank 0 has claimed its directory. With --resume the newest step may become a
 // checkpoint there: a line says so. All ranks call it.
 void close_find(Run* run);
 size_t close_copy_bytes(const Run* run);   // of parts on their way; 0: nobody wants them

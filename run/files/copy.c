@@ -40,7 +40,7 @@ static int add_tokenizer(StateCopy* copy, const Run* run, Err err) {
     return add_text(copy, "tokenizer.json", text, n, err);
 }
 
-// What is neither weights nor optimizer state.
+// Adds the files that are neither weights nor optimizer state.
 static int add_small_files(StateCopy* copy, const Run* run, Err err) {
     const Model* m = &run->model;
     // Token shards may have been made by a tokenizer that nobody named.
@@ -55,7 +55,7 @@ static int add_small_files(StateCopy* copy, const Run* run, Err err) {
     return add_text(copy, "state.json", text, text ? strlen(text) : 0, err);
 }
 
-// Of a file of n tensors whose values have so many bytes, at most.
+// Returns the most bytes of a file of n tensors whose values have so many.
 static size_t file_bytes(size_t values, int n) { return values + 512 * ((size_t)n + 8); }
 
 static size_t model_bytes(const Run* run, int rank) {

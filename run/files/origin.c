@@ -13,7 +13,7 @@
 #include "run/files/close.h"
 #include "run/files/saving.h"
 
-// What rank 0 tells the others.
+// Rank 0 tells the others this.
 typedef struct Origin {
     int failed;
     char words[ERR_BYTES];
@@ -116,7 +116,7 @@ static int choose(Run* run, Origin* o) {
     return fail(o->words, "%s: no complete checkpoint in %s; try another --out, or start anew", why, o->out);
 }
 
-// What a directory is that holds no checkpoint of ours and no model.
+// Says what a directory is that holds no checkpoint of ours and no model.
 static int refuse_init(const char* init, const char* why, Origin* o) {
     char newest[CHECKPOINT_PATH], word[CHECKPOINT_PATH];
     int64_t step;

@@ -13,7 +13,7 @@ RunState run_saved_state(const Run* run);  // what state.json says
 
 // Weights, and with --resume moments too, from start_from; the model's own initial values without it.
 void run_load_weights(Run* run);
-// What is written, for hf_write: all ranks share in the whole model.
+// Returns the state to write by hf_write: all ranks share in the whole model.
 ModelState state_to_write(Run* run);
 // The optimizer state that this rank owns, into its file in `dir`, or into the image of `state`. All ranks call it,
 // whatever has failed on one of them: has_failed: nothing is written any more. 0, or -1 with a message.

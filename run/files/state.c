@@ -12,9 +12,9 @@
 
 // ---- the model's side of files
 
-// Whether whole tensors lie on several ranks, apart from --zero.
+// Returns 1 if whole tensors lie on several ranks, apart from --zero.
 static int is_divided(const Model* m) { return !m->ranks->owner && (m->tp || m->stages > 1); }
-// Whether this stage of the pipeline has the tensor: its ranks join it together, also one that owns no head.
+// Returns 1 if this stage of the pipeline has the tensor: its ranks join it together, also one that owns no head.
 static int is_here(const Model* m, const ParamTensor* tensor) { return pipeline_stage_of(m, tensor) == m->stage; }
 
 static void fetch_state(void* context, StateKind kind, const ParamTensor* tensor, float* value) {
@@ -103,7 +103,7 @@ static void collect_state(Run* run, int with_master) {
     arena_free(&arena);
 }
 
-// What is written: all ranks share in the whole model.
+// Returns the state to write: all ranks share in the whole model.
 ModelState state_to_write(Run* run) {
     ModelState state = {.shape = &run->model.whole, .dt = run->model.dt, .rank = run->model.world->rank};
     state.staging = run->books->staging, state.context = run;
@@ -112,7 +112,7 @@ ModelState state_to_write(Run* run) {
     return state;
 }
 
-// What is read: a rank of a tensor-parallel group sees whole tensors pass by.
+// Returns the state to read: a rank of a tensor-parallel group sees whole tensors pass by.
 static ModelState reading_state(Run* run, Shape* alone) {
     ModelState state = state_to_write(run);
     *alone = run->model.whole;

@@ -199,7 +199,7 @@ static void put_option(void* context, const char* name, const char* value) {
     o->last = name;
 }
 
-// What scripts/keep_going.sh says of the start before this one: when it ended, behind which step, with what status.
+// Logs what scripts/keep_going.sh says of the start before this one: when it ended, after which step, its status.
 static void log_death(Run* run) {
     const char* told = getenv("RAGGED_DEATH");
     double died;
@@ -351,7 +351,7 @@ static void remember_step(Run* run, const StepRecord* r) {
     memcpy(run->clock->last_terms, b->made.terms, sizeof run->clock->last_terms);
 }
 
-// Of the answers of the step; NaN: none has a reward, or the batch holds the documents of one job of many.
+// Returns the mean reward of the step's answers; NaN: none has one, or the batch is that of one job of many.
 static double mean_reward(const Run* run) {
     const Batch* b = &run->batch;
     double sum = 0;

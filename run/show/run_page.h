@@ -20,7 +20,7 @@ typedef struct RunPage {
     int64_t n, room;
     int64_t seen[LINE_KINDS];
     char* start;  // the last line of that kind; NULL: none yet
-    // What all lines come to; NaN: not known.
+    // Sums of all lines; NaN: not known.
     int64_t last_step;
     double val_loss, bits_per_byte;  // the least of all
     double tokens, in_steps;         // of all steps, and the seconds that they took
@@ -33,7 +33,7 @@ void run_page_open(RunPage* page, const char* dir);
 void run_page_close(RunPage* page);
 // One line, with or without its end: which kind it is of, LINE_OTHER where it is no object of a log.
 LineKind run_page_line(RunPage* page, const char* line, size_t n);
-// What has come to the log since it was read last. 0, or -1 with a message.
+// Reads what has come to the log since it was read last. 0, or -1 with a message.
 int run_page_read(RunPage* page, Err err);
 // All logs, read to their ends, as one HTML file that needs nothing else; an older one stays when this fails. 0, or -1
 // with a message.

@@ -3,7 +3,7 @@
 #include "data/docs_files.h"
 #include "run/run.h"
 
-// What trees spare, in words for people.
+// Says what trees spare, for people.
 const char* run_spared(const TreeCounts* counts, char words[160]);
 void run_show_others(Run* run);  // --report, --version: end the program
 void run_print(const Run* run, const MemoryPlan* plan);
@@ -12,7 +12,7 @@ void run_log_start(Run* run);  // the first line of the log: the options and wha
 void run_open_report(Run* run);
 void run_write_report(Run* run);
 Comm run_sent(const Run* run);  // bytes and waiting of this rank in all its Comms so far; the rest is the world's
-// Of run->batch, behind its step; record.plan_stall_us is known.
+// Ends the record of run->batch, behind its step; record.plan_stall_us is known.
 void run_end_record(Run* run);
 // At the end: how far it came and what to do next; with --verbose also memory, planning and bytes. All ranks call it.
 void run_print_end(Run* run);

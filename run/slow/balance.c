@@ -46,7 +46,7 @@ void balance_count_units(UnitGroup* units, const Shape* whole, const TpSplit* sp
 
 static double slices_of(const StageBalance* x, SliceCount n) { return n.hidden + x->units.head_work * n.heads; }
 
-// Those that stay with rank t of the group.
+// Returns the slices that stay with rank t of the group.
 static SliceCount staying(const StageBalance* x, int t) {
     SliceCount own = x->units.own[t], given = work_moved(&x->plan, t, 0);
     return (SliceCount){own.heads - given.heads, own.hidden - given.hidden};
@@ -344,7 +344,7 @@ static int learns_speeds(const Run* run) {
            run->clock->setting.groups;
 }
 
-// What this rank's part of the plan should take. A cost says what all stages would take if none waited.
+// Returns the ms that this rank's part of the plan should take. A cost says what all stages would take if none waited.
 static CostTerms expected_of_step(const Run* run) {
     double matmuls[MOST_STAGES], layers[MOST_STAGES];
     const Model* m = &run->model;
@@ -382,7 +382,7 @@ void balance_measure(Run* run, RankReport* mine) {
 
 static double computing(const RankReport* r) { return r->linear + r->attention + r->other; }
 
-// What rank t of the q-th group of a stage has told.
+// Returns the report of rank t of the q-th group of a stage.
 static const RankReport* report_of(const Run* run, const StageBalance* x, int q, int t) {
     return &run->cluster->agreed[x->first_rank + q * tp_size(&run->model) + t].report;
 }
@@ -412,7 +412,7 @@ static void sample(Run* run, StageBalance* x) {
     }
 }
 
-// What planners call a rank is a group: it goes at the pace of its slowest rank. With --strategies every rank has a
+// A rank to planners is a group: it goes at the pace of its slowest rank. With --strategies every rank has a
 // pace of its own. What was told is of the machine as it was probed: what was learnt are factors of it.
 static void learn_speeds(Run* run) {
     Balance* b = run->balance;

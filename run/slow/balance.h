@@ -27,7 +27,7 @@ void balance_begin(Run* run);
 void balance_measure(Run* run, RankReport* mine);
 void balance_hear(Run* run, StepRecord* record);
 
-// Whether the last step's time says something about the cost model: not so where ranks were faster or slower than
+// Returns 1 if the last step's time says something about the cost model: not so where ranks were faster or slower than
 // planned.
 int balance_explains_step(const Run* run);
 uint64_t balance_state_hash(const Run* run);  // of what all ranks must have decided alike

@@ -6,7 +6,7 @@
 
 enum { SAMPLES = 32, KINDS = 3 };  // linear, attention, all else
 
-// Of a stage of the pipeline. All ranks know what those of all stages have measured, and decide for all.
+// A stage of the pipeline. All ranks know what those of all stages have measured, and decide for all.
 typedef struct StageBalance {
     int first_rank;   // of the stage, in the world
     Speeds speeds;    // of its data ranks
@@ -21,7 +21,7 @@ typedef struct StageBalance {
     WorkPlan plan;  // that carries it out; plan.kept only while it is set
 } StageBalance;
 
-// Of so many bytes: ms + bytes byte_ms.
+// A message of so many bytes takes ms + bytes byte_ms.
 typedef struct MessageCost {
     double ms, byte_ms;
 } MessageCost;

@@ -19,7 +19,7 @@ static const LinearId order[N_LINEARS] = {LINEAR_ATTPROJ, LINEAR_QKV, LINEAR_FCP
 
 static int units_of(LinearId id, SliceCount n) { return sublayer_of(id) == ATTENTION ? n.heads : n.hidden; }
 
-// Of a linear's input where this rank has so many units.
+// Returns the columns of a linear's input if this rank has so many units.
 static int count_columns(const Shape* shape, LinearId id, SliceCount units) {
     return is_linear_in(id) ? shape->C : units_of(id, units) * unit_columns(shape, sublayer_of(id));
 }

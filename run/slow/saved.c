@@ -54,7 +54,7 @@ static void walk_decision(Walk* w, BalanceDecision* d, int ranks) {
     }
 }
 
-// What resizing saves: the saved number counts, so that as much is left out as before, where there is one.
+// Finds what resizing saves: the saved number counts, so that as much is left out as before, where there is one.
 static void known(Walk* w, double* x) {
     double saved = *x;
     number(w, &saved);
