@@ -1,6 +1,6 @@
 #!/bin/sh
 # setup.sh - installs what the whole test suite uses: a C and a C++ compiler, make, clang with its fuzzer, and Open MPI;
-# where there is nvcc also cuobjdump, into build/tools.
+# where there is nvcc also cuobjdump and the headers of cudnn-frontend, into build/tools.
 # Training itself needs only gcc and make. Where it may not install anything it prints the one line to run, and goes on.
 packages=""
 need() { # need COMMAND PACKAGE...
@@ -21,11 +21,14 @@ if command -v clang > /dev/null 2>&1; then
 elif [ -n "$packages" ]; then
     packages="$packages libclang-rt-dev"
 fi
-# what shows the machine code of CUDA kernels, where CUDA came without it
-if command -v nvcc > /dev/null 2>&1 && ! command -v cuobjdump > /dev/null 2>&1 && [ ! -d build/tools ]; then
-    line="python3 -m pip install --target build/tools nvidia-cuda-cuobjdump==13.3.73 nvidia-cuda-nvdisasm==13.3.73"
+# what shows the machine code of CUDA kernels, where CUDA came without it, and the headers that describe graphs to cuDNN
+if command -v nvcc > /dev/null 2>&1 && [ ! -e build/tools/include/cudnn_frontend.h ]; then
+    wheels=nvidia-cudnn-frontend==1.32.0
+    command -v cuobjdump > /dev/null 2>&1 ||
+        wheels="$wheels nvidia-cuda-cuobjdump==13.3.73 nvidia-cuda-nvdisasm==13.3.73"
+    line="python3 -m pip install --no-deps --target build/tools $wheels"
     echo "setup: $line"
-    $line > /dev/null 2>&1 || echo "setup: that failed: the test of CUDA machine code is skipped"
+    $line > /dev/null 2>&1 || echo "setup: that failed: tests of CUDA machine code, or of cuDNN, are skipped"
 fi
 [ -z "$packages" ] && exit 0
 line="apt-get update && apt-get install -y --no-install-recommends$packages"

@@ -34,7 +34,7 @@ ended() {
     kill $!
     ! wait $! && gone 'sleep 31.6'
 }
-setup_says_what_pip_installs() { # on a machine that has all but cuobjdump
+setup_says_what_pip_installs() { # on a machine that has all but cuobjdump and cudnn-frontend
     root=$PWD machine=$(mktemp -d)
     for command in cc g++ make mpicxx nvcc python3 clang; do
         printf '#!/bin/sh\necho "%s $*" >> "%s/calls"\necho /dev/null\n' $command "$machine" > "$machine/$command"
@@ -44,7 +44,7 @@ setup_says_what_pip_installs() { # on a machine that has all but cuobjdump
     (cd "$machine" && PATH=$machine /bin/sh "$root/scripts/setup.sh") > "$machine/said"
     pip=$(grep '^python3 ' "$machine/calls")
     echo "$pip" && cat "$machine/said"
-    [ "$(echo "$pip" | grep -o '==[0-9]' | wc -l)" = 2 ] && grep -qxF "setup: $pip" "$machine/said"
+    [ "$(echo "$pip" | grep -o '==[0-9]' | wc -l)" = 3 ] && grep -qxF "setup: $pip" "$machine/said"
     status=$?
     rm -rf "$machine"
     return $status
