@@ -40,12 +40,13 @@ CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 PYTHON    ?= $(firstword $(wildcard $(VIRTUAL_ENV)/bin/python3) python3)
 WHEELS    ?= $(if $(NVCC),$(shell $(PYTHON) -c 'import site, sys; \
   print(*dict.fromkeys(site.getsitepackages() + [site.getusersitepackages()] + sys.path))' 2>/dev/null))
-CUDA_INCLUDES := $(wildcard $(CUDA_HOME)/include $(WHEELS:%=%/nvidia/*/include))
+CUDA_INCLUDES := $(wildcard $(CUDA_HOME)/include $(WHEELS:%=%/nvidia/*/include)) \
+  $(patsubst %/cudnn_frontend.h,%,$(wildcard $(patsubst %,%/include/cudnn_frontend.h,$(WHEELS) build/tools)))
 cores := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 ifndef CUDNN
-CUDNN := $(if $(NVCC),$(shell echo 'static_assert(CUDNN_VERSION >= 91100);' | \
-  $(CXX) -std=c++17 -x c++ -include cudnn.h -fsyntax-only $(CUDA_INCLUDES:%=-isystem %) - 2>/dev/null && \
-  echo yes || echo no),no)
+CUDNN := $(if $(NVCC),$(shell echo 'static_assert(CUDNN_VERSION >= 91100 && CUDNN_FRONTEND_VERSION >= 12200);' | \
+  $(CXX) -std=c++17 -x c++ -include cudnn.h -include cudnn_frontend_version.h -fsyntax-only \
+  $(CUDA_INCLUDES:%=-isystem %) - 2>/dev/null && echo yes || echo no),no)
 endif
 NCCL ?= $(if $(wildcard $(addsuffix /nccl.h,$(CUDA_INCLUDES) /usr/include /usr/include/$(machine))),yes,no)
 
@@ -68,7 +69,8 @@ EMULATED ?= $(if $(and $(x86),$(shell command -v $(firstword $(CXX)) 2>/dev/null
 
 , := ,
 mpi_missing   = not found: --ranks N starts ranks on this machine's CPU; more machines, or GPUs, need it
-cuda_built    = built in for $(if $(CUDA_ARCHS),sm $(CUDA_ARCHS),the GPU here); headers: cuDNN $(CUDNN)$(,) NCCL $(NCCL)
+cuda_built    = built in for $(if $(CUDA_ARCHS),sm $(CUDA_ARCHS),the GPU here); $(cuda_headers)
+cuda_headers  = headers: cuDNN with cudnn-frontend $(CUDNN)$(,) NCCL $(NCCL)
 cuda_left_out = left out ($(if $(NVCC),nvcc found$(,) GPU: $(GPU)$(,) make CUDA=yes builds it,no nvcc))
 
 report:

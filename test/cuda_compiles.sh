@@ -20,7 +20,7 @@ finish() {
 }
 
 if command -v clang++ > /dev/null 2>&1; then
-    # One that needs cuDNN's header, and one that opens libraries, are not part of the emulator.
+    # One that needs cuDNN's headers, and one that opens libraries, are not part of the emulator.
     errors=$(ls kernels/cuda/*.cu | grep -vE '/(cudnn_plan|library)\.cu' | xargs -n 1 -P "$cores" \
         clang++ -std=c++17 -Wall -Wextra -Itest/emu -I. -DHAVE_NCCL -x c++ -fsyntax-only 2>&1)
     [ -z "$errors" ] && ok "the emulator's sources compile with clang" || bad "with clang:" "$errors"
@@ -38,20 +38,27 @@ mkdir -p $work
 flags="-std=c++17 -O3 --threads 0 -I. -DHAVE_CUDNN -DHAVE_NCCL -Xptxas -v -Xcompiler -Wall"
 for a in "$@"; do flags="$flags -gencode arch=compute_$a,code=sm_$a"; done
 includes=$(dirname "$(dirname "$nvcc")")/include
+frontend= # cudnn-frontend's headers, which are a Python package
+for header in build/tools/include/cudnn_frontend.h $(python3 -c '
+import site
+for path in site.getsitepackages() + [site.getusersitepackages()]: print(path + "/include/cudnn_frontend.h")'); do
+    [ -e "$header" ] && frontend="-isystem $(dirname "$header")"
+done
 for file in $(ls -S kernels/cuda/*.cu); do # the long ones first
     case $file in
-        */attention_cudnn.cu | */cudnn_plan.cu) header=cudnn.h ;;
-        */comm_nccl.cu) header=nccl.h ;;
-        *) header=stdio.h ;;
+        */cudnn_plan.cu) headers="cudnn.h cudnn_frontend_version.h" ;;
+        */comm_nccl.cu) headers=nccl.h ;;
+        *) headers=stdio.h ;;
     esac
-    if echo "#include <$header>" | ${CXX:-c++} -I"$includes" -x c++ -fsyntax-only - 2> /dev/null; then
+    if printf '#include <%s>\n' $headers | ${CXX:-c++} -I"$includes" $frontend -x c++ -fsyntax-only - 2> /dev/null; then
         basename "$file" .cu
     else
-        echo "  (without $file: no $header here)" >&2
+        echo "  (without $file: no $headers here)" >&2
     fi
 done > $work/names
 xargs -P "$cores" -I NAME < $work/names \
-    sh -c "mkdir $work/NAME && $nvcc $flags --keep --keep-dir $work/NAME -c kernels/cuda/NAME.cu -o $work/NAME.o \
+    sh -c "mkdir $work/NAME && case NAME in cudnn_plan) host='-x c++' ;; esac # it has no kernels
+        $nvcc $flags $frontend \$host --keep --keep-dir $work/NAME -c kernels/cuda/NAME.cu -o $work/NAME.o \
         > $work/NAME.log 2>&1; find $work/NAME -type f ! -name '*.ptx' -delete"
 while read -r name; do
     if [ -e "$work/$name.o" ] && ! grep -q 'warning' "$work/$name.log"; then
@@ -60,6 +67,7 @@ while read -r name; do
         bad "$name.cu" "$(grep -E 'error|warning' "$work/$name.log")"
     fi
 done < $work/names
+sed -i '/^cudnn_plan$/d' $work/names
 # ptxas names a kernel and its architecture two lines above what the kernel uses.
 spills=$(cat $work/attention.log $work/attention_backward.log | grep -A2 -E "for 'sm_(80|90)'" |
     grep -E '[1-9][0-9]* bytes spill' | head -n 3)

@@ -8,22 +8,23 @@ extern "C" {
 }
 #include "test/test.h"
 
-enum { NH = 4, NKV = 2, HS = 8, C = NH * HS, CKV = NKV * HS, ROW = C + 2 * CKV, MOST_B = 40, MOST_N = 200, S = 128 };
+enum { NH = 4, NKV = 2, HS = 16, C = NH * HS, CKV = NKV * HS, ROW = C + 2 * CKV, MOST_B = 40, MOST_N = 200, S = 128 };
 
 static const Kernels* k;
 static float qkv[MOST_N * ROW];
 static int cu[MOST_B + 1];
 
 typedef struct Places {
-    CudnnPlaces p;
     int lengths[MOST_B], qkv[MOST_B + 1], out[MOST_B + 1], lse[MOST_B + 1];
 } Places;
 
-static void place(Places* x, const int* cu, int n_docs, int B) {
+static CudnnPlan place(Places* x, const int* cu, int n_docs, int B) {
+    CudnnPlan p = {MOST_N, B, S, NH, NKV, HS, 90};
     memset(x, 0x5a, sizeof *x);
-    x->p = CudnnPlaces{B, C, CKV, NH, x->lengths, x->qkv, x->out, x->lse};
-    cudnn_places(&x->p, cu, n_docs, NULL);
+    p.lengths = x->lengths, p.qkv = x->qkv, p.out = x->out, p.statistics = x->lse;
+    cudnn_places(&p, cu, n_docs, NULL);
     k->synchronize(NULL);
+    return p;
 }
 
 static Attention attention(const int* cu, int n_docs, const float* at) {
@@ -105,14 +106,16 @@ CLAIM(the_log_sum_exp_comes_from_either_layout) {
             static float theirs[MOST_B * NH * S], ours[NH * MOST_N];
             int N = begin_case(&cases[i]), B = cases[i].B;
             static Places x;
-            place(&x, cu, cases[i].n_docs, B);
+            CudnnPlan p = place(&x, cu, cases[i].n_docs, B);
+            p.sm = packed ? 90 : 80, p.lse = theirs;
+            CHECK(cudnn_packs(&p) == packed);
             for (int j = 0; j < COUNT(theirs); j++) theirs[j] = NAN;
             for (int b = 0; b < B; b++)
                 for (int h = 0; h < NH; h++)
                     for (int t = 0; t < x.lengths[b]; t++)
                         theirs[packed ? x.lse[b] + t * NH + h : (b * NH + h) * S + t] =
                             (float)(h * N + x.lse[b] / NH + t);
-            cudnn_lse(&x.p, ours, theirs, S, N, packed, NULL);
+            cudnn_lse(&p, ours, N, NULL);
             k->synchronize(NULL);
             for (int j = 0; j < NH * N; j++) CHECK(ours[j] == (float)j);
         }

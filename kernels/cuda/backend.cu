@@ -212,13 +212,13 @@ void* cuda_scratch(size_t bytes) {
 
 char* cuda_kept(void) { return cuda.scratch + cuda_scratch_planned(); }
 
-static int use_cudnn;  // for the calls that it can do
+static int use_cudnn;     // for the calls that it can do
+static Err cudnns_words;  // why, or why not
 
 static void close_cuda(void) {
     if (!cuda.stream) return;
     CUDA_CHECK(cudaDeviceSynchronize());
     cuda_matmul_close();
-    cuda_cudnn_close();
     free_memory(cuda.scratch);
     close_events();
     CUDA_CHECK(cudaStreamDestroy(cuda.stream));
@@ -238,8 +238,9 @@ static int open_cuda(const KernelLimits* limits, Err err) {
     if (!cuda.scratch) {
         fail(err, "no GPU memory for %zu MiB of kernel scratch; try a smaller --capacity", cuda.scratch_bytes >> 20);
     } else if (!cuda_matmul_open(err)) {
-        use_cudnn = limits->attention != ATTENTION_OWN && !cuda_cudnn_open(limits, err);
+        use_cudnn = limits->attention != ATTENTION_OWN && !cuda_cudnn_open(limits, cudnns_words);
         if (use_cudnn || limits->attention != ATTENTION_CUDNN) return 0;
+        fail(err, "%s", cudnns_words);
     }
     close_cuda();
     return -1;
@@ -250,7 +251,7 @@ static int open_cuda(const KernelLimits* limits, Err err) {
 static const char* choices(void) {
     static char text[ERR_BYTES + 128];
     if (cuda.limits.attention == ATTENTION_OWN) return "";
-    snprintf(text, sizeof text, "%s attention (%s)%s", use_cudnn ? "cuDNN's" : "own", cuda_cudnn_choice(),
+    snprintf(text, sizeof text, "%s attention (%s)%s", use_cudnn ? "cuDNN's" : "own", cudnns_words,
              use_cudnn && cuda.limits.spread > 1 ? ", own for documents on several ranks" : "");
     return text;
 }

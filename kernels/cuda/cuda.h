@@ -14,6 +14,7 @@ extern "C" {
 #include "kernels/comm/comm_transport.h"
 #include "kernels/rank_ops.h"
 }
+#include "kernels/cuda/cudnn_plan.h"
 
 #ifdef __CUDACC__
 #include "kernels/cuda/ptx.cuh"
@@ -165,7 +166,7 @@ typedef struct AttentionCandidate {
     // Does as cuda_attention_forward, in bf16. 0; 1: it does not take this row, and did nothing; -1 with a message.
     int (*forward)(void* out, float* lse, const Attention* a, void* context, Err err);
     void* context;
-    int docs[4], n;  // it has code for rows of at most docs[i] documents
+    int docs[CUDNN_PLANS], n;  // it has code for rows of at most docs[i] documents
 } AttentionCandidate;
 
 typedef struct AttentionTrial {
@@ -186,28 +187,16 @@ int cuda_attention_trial_kept(AttentionTrial* t, const char* candidate, const ch
 // -1 with a message: there was no memory, or a rank is missing.
 int cuda_attention_trial(AttentionTrial* t, const AttentionCandidate* c, const KernelLimits* limits, const char* key,
                          Err err);
-// attention_cudnn.cu; open returns -1 with the reason why cuDNN cannot be used with these limits. forward returns 0, or
-// -1 when cuDNN cannot do this very call (then nothing was done)
-int cuda_cudnn_open(const KernelLimits* limits, Err err);
-void cuda_cudnn_close(void);
-const char* cuda_cudnn_choice(void);  // own kernels or cuDNN's, and why: a sentence
+// attention_cudnn.cu; open returns 0 with the figures that speak for cuDNN, or -1 with the reason why it cannot be used
+// with these limits, or is slower. forward returns 0, or -1 when cuDNN does not do this very call: then we must
+int cuda_cudnn_open(const KernelLimits* limits, Err words);
 size_t cuda_cudnn_scratch_bytes(const KernelLimits* limits);
 int cuda_cudnn_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
-// The data around it, without any header of cuDNN: where its documents lie, and the log-sum-exp in our layout.
-//
-// A plan has B places for documents, and cuDNN before 9.25 answers one of length 0 with NaN (cudnn-frontend #943). So
-// places that are left over, which come first lest offsets decrease, hold a document of the row's first token alone. In
-// its own document too it sees only itself: out and log-sum-exp are written twice with the same bits.
-typedef struct CudnnPlaces {
-    int B, C, CKV, NH;     // C: channels of queries, CKV: of keys
-    int* lengths;          // (B) tokens
-    int *qkv, *out, *lse;  // (B+1) the element where each begins, in rows of C + 2 CKV, C and NH
-} CudnnPlaces;
-
-// Fills the arrays for the documents of cu (n_docs + 1), of which at most B have tokens, and one at least.
-void cudnn_places(const CudnnPlaces* p, const int* cu, int n_docs, cudaStream_t s);
-// Converts the log-sum-exp of every token: ours (NH,Nq) = cuDNN's, packed (tokens,NH) or padded (B,NH,S).
-void cudnn_lse(const CudnnPlaces* p, float* ours, const float* cudnns, int S, int Nq, int packed, cudaStream_t s);
+// The data around it, without any header of cuDNN. Fills a plan's lengths and offsets for the documents of cu (n_docs +
+// 1), of which at most B have tokens, and one at least.
+void cudnn_places(const CudnnPlan* p, const int* cu, int n_docs, cudaStream_t s);
+// Converts a plan's log-sum-exp of every token to ours, (NH,Nq).
+void cudnn_lse(const CudnnPlan* p, float* ours, int Nq, cudaStream_t s);
 // classifier.cu
 ENTRY(classifier);
 RANK_ENTRY(classifier_part);
