@@ -19,7 +19,7 @@ int user_cache_check_above(const char* dir, Err err);
 int user_cache_save(const char* name, const void* bytes, size_t n, int replaces, Err err);
 
 // Reads what a backend keeps between runs, one file for each key. A damaged file counts as absent, as does one that
-// another user could have written, because its code will run. Returns n bytes, malloc'ed; NULL when there are none.
+// another user could have written, because runs act on it. Returns n bytes, malloc'ed; NULL when there are none.
 char* cache_read(const char* key, size_t* n);
 // Keeps the bytes if the disk lets us. An older file stays, unless `replaces`.
 void cache_write(const char* key, const void* bytes, size_t n, int replaces);
