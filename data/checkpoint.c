@@ -138,12 +138,12 @@ static int write_marker(CheckpointWriter* w, uint64_t written, Err err) {
 // ---- is it whole?
 
 // Checks one entry of the marker against its file.
-static int verify_file(const char* dir, const Json* json, const JsonValue* entry, Err err) {
+static int verify_file(const char* dir, const JsonValue* entry, Err err) {
     char name[NAME], digits[17], *end, path[CHECKPOINT_PATH];
     uint64_t bytes, found_bytes, found_hash;
-    if (json_text(json_get(json, entry, "name"), name, sizeof name) || !is_plain(name) ||
-        json_uint64(json_get(json, entry, "bytes"), &bytes) ||
-        json_text(json_get(json, entry, "hash"), digits, sizeof digits) || strlen(digits) != 16)
+    if (json_text(json_get(entry, "name"), name, sizeof name) || !is_plain(name) ||
+        json_uint64(json_get(entry, "bytes"), &bytes) || json_text(json_get(entry, "hash"), digits, sizeof digits) ||
+        strlen(digits) != 16)
         return fail(err, "%s/%s: expected name, bytes and hash of each file", dir, marker);
     uint64_t hash = strtoull(digits, &end, 16);
     if (disk_join(path, dir, name, err) || disk_hash(path, 0, &found_bytes, &found_hash, err)) return -1;
@@ -156,14 +156,13 @@ static int verify_file(const char* dir, const Json* json, const JsonValue* entry
     return 0;
 }
 
-static int verify_files(const char* dir, const Json* json, Err err) {
+static int verify_files(const char* dir, const JsonValue* root, Err err) {
     int64_t step;
-    const JsonValue* files = json_get(json, json->values, "files");
-    if (!files || files->type != JSON_ARRAY || json_int64(json_get(json, json->values, "step"), &step))
+    const JsonValue* files = json_get(root, "files");
+    if (!files || files->type != JSON_ARRAY || json_int64(json_get(root, "step"), &step))
         return fail(err, "%s/%s: expected a step and a list of files", dir, marker);
-    const JsonValue* entry = files + 1;  // not json_at, which walks from the start: the list may be long
-    for (int i = 0; i < files->n; i++, entry = json_next(json, entry))
-        if (verify_file(dir, json, entry, err)) return -1;
+    for (const JsonValue* entry = json_elements(files); entry; entry = json_next(entry))
+        if (verify_file(dir, entry, err)) return -1;
     return 0;
 }
 
@@ -177,7 +176,7 @@ int checkpoint_verify(const char* dir, Err err) {
     char* text = checkpoint_read_file(dir, marker, &n, err);
     if (!text) return -1;
     int bad = json_parse(&json, text, n, why);
-    int result = bad ? fail(err, "%s/%s: %s", dir, marker, why) : verify_files(dir, &json, err);
+    int result = bad ? fail(err, "%s/%s: %s", dir, marker, why) : verify_files(dir, json.values, err);
     if (!bad) json_free(&json);
     free(text);
     return result;

@@ -24,8 +24,8 @@ static char* take_string(const JsonValue* value, char** at, const char* what, Er
 }
 
 // Reads the label, which may stand in quotes.
-static int read_label(const Json* json, int n, int* label, Err err) {
-    const JsonValue* value = json_get(json, json->values, "label");
+static int read_label(const JsonValue* root, int n, int* label, Err err) {
+    const JsonValue* value = json_get(root, "label");
     int64_t x = -1;
     if (value && value->type == JSON_STRING && value->length == 1 && value->text[0] >= '0' && value->text[0] <= '9')
         x = value->text[0] - '0';
@@ -36,28 +36,26 @@ static int read_label(const Json* json, int n, int* label, Err err) {
 }
 
 // Reads all of a choice. Strings take no more room than in the line, whose quotes make room for their ends.
-static int read_choice(Choice* c, const Json* json, size_t n, Err err) {
-    const JsonValue *root = json->values, *context = json_get(json, root, "ctx");
-    const JsonValue* endings = json_get(json, root, "endings");
+static int read_choice(Choice* c, const JsonValue* root, size_t n, Err err) {
+    const JsonValue *context = json_get(root, "ctx"), *endings = json_get(root, "endings");
     if (root->type != JSON_OBJECT) return fail(err, "expected an object");
-    if (!context) context = json_get(json, root, "context");
+    if (!context) context = json_get(root, "context");
     if (!endings || endings->type != JSON_ARRAY || endings->n < 2)
         return fail(err, "expected an array \"endings\" of at least two strings");
     char* at = c->text = malloc(n);
     c->endings = malloc((size_t)endings->n * sizeof *c->endings);
     if (!c->text || !c->endings) return fail(err, "no memory for %d endings", endings->n);
-    c->n = endings->n;
     if (!(c->context = take_string(context, &at, "\"ctx\"", err))) return -1;
-    for (int i = 0; i < c->n; i++)
-        if (!(c->endings[i] = take_string(json_at(json, endings, i), &at, "an ending", err))) return -1;
-    return read_label(json, c->n, &c->label, err);
+    for (const JsonValue* ending = json_elements(endings); ending; ending = json_next(ending))
+        if (!(c->endings[c->n++] = take_string(ending, &at, "an ending", err))) return -1;
+    return read_label(root, c->n, &c->label, err);
 }
 
 int choice_parse(Choice* choice, const char* line, size_t n, Err err) {
     Json json;
     *choice = (Choice){0};
     if (json_parse(&json, line, n, err)) return -1;
-    int failed = read_choice(choice, &json, n, err);
+    int failed = read_choice(choice, json.values, n, err);
     json_free(&json);
     if (failed) choice_free(choice);
     return failed;

@@ -59,31 +59,29 @@ static Style style_of(const Tokenizer* t) {
 }
 
 // Returns the member under the first of two names that the object has; NULL: it has neither.
-static const JsonValue* get_either(const Json* json, const JsonValue* object, const char* name, const char* other) {
-    const JsonValue* value = json_get(json, object, name);
-    return value ? value : json_get(json, object, other);
+static const JsonValue* get_either(const JsonValue* object, const char* name, const char* other) {
+    const JsonValue* value = json_get(object, name);
+    return value ? value : json_get(object, other);
 }
 
-static const JsonValue* messages_of(const Json* json) {
-    return get_either(json, json->values, "messages", "conversations");
+static const JsonValue* messages_of(const JsonValue* root) { return get_either(root, "messages", "conversations"); }
+
+static int has_both(const JsonValue* root, const char* name, const char* other) {
+    return json_get(root, name) && json_get(root, other);
 }
 
-static int has_both(const Json* json, const char* name, const char* other) {
-    return json_get(json, json->values, name) && json_get(json, json->values, other);
-}
-
-int docs_is_instruction(const Json* json) {
-    return messages_of(json) || has_both(json, "prompt", "completion") || has_both(json, "instruction", "output") ||
-           docs_is_tree(json);
+int docs_is_instruction(const JsonValue* root) {
+    return messages_of(root) || has_both(root, "prompt", "completion") || has_both(root, "instruction", "output") ||
+           docs_is_tree(root);
 }
 
 static int put_words(Making* m, const char* words) { return making_text(m, words, strlen(words)); }
 
 static int put_pair(Making* m) {
-    const JsonValue* root = m->json->values;
-    if (making_string(m, json_get(m->json, root, "prompt"), "\"prompt\"")) return -1;
+    const JsonValue* root = m->root;
+    if (making_string(m, json_get(root, "prompt"), "\"prompt\"")) return -1;
     int64_t from = m->docs->more->n_encoded;
-    if (making_string(m, json_get(m->json, root, "completion"), "\"completion\"")) return -1;
+    if (making_string(m, json_get(root, "completion"), "\"completion\"")) return -1;
     return making_token(m, m->docs->tokenizer->stop) || making_learn(m, from) ? -1 : 0;
 }
 
@@ -96,13 +94,12 @@ static int put_header(Making* m, const char* role) {
 // Puts the content of a message that comes in parts, as one text.
 static int put_parts(Making* m, const JsonValue* parts) {
     size_t n = 0;
-    const JsonValue* part = parts + 1;
-    for (int i = 0; i < parts->n; i++, part = json_next(m->json, part)) {
-        const JsonValue* type = json_get(m->json, part, "type");
+    for (const JsonValue* part = json_elements(parts); part; part = json_next(part)) {
+        const JsonValue* type = json_get(part, "type");
         if (type && !json_is(type, "text"))
             return fail(m->err, "a message has a part of type \"%.*s\", expected text alone; leave such lines out",
                         (int)MIN(type->length, 40), type->text);
-        int64_t more = json_prose(json_get(m->json, part, "text"), m->scratch + n, &m->docs->more->replaced);
+        int64_t more = json_prose(json_get(part, "text"), m->scratch + n, &m->docs->more->replaced);
         if (more < 0) return fail(m->err, "expected a part of a message as {\"type\": \"text\", \"text\": \"...\"}");
         n += (size_t)more;
     }
@@ -133,9 +130,9 @@ static int put_message(Making* m, const char* role, const JsonValue* content, co
 }
 
 static int put_task(Making* m) {
-    const JsonValue *root = m->json->values, *input = json_get(m->json, root, "input");
-    if (put_message(m, "user", json_get(m->json, root, "instruction"), input, "\"instruction\"")) return -1;
-    return put_message(m, "assistant", json_get(m->json, root, "output"), NULL, "\"output\"");
+    const JsonValue *root = m->root, *input = json_get(root, "input");
+    if (put_message(m, "user", json_get(root, "instruction"), input, "\"instruction\"")) return -1;
+    return put_message(m, "assistant", json_get(root, "output"), NULL, "\"output\"");
 }
 
 // ---- messages, and the tree that they are where an assistant might have said something else
@@ -171,12 +168,10 @@ static int begin_turn(Chat* chat, const JsonValue* alternatives, int learns) {
 static int put_alternatives(Chat* chat) {
     Making* m = chat->tree.m;
     Node leaf;
-    for (const Turn* turn = chat->turn + chat->turns; turn-- > chat->turn;) {
-        const JsonValue* other = turn->alternatives + 1;
-        for (int i = 0; i < turn->alternatives->n; i++, other = json_next(m->json, other))
+    for (const Turn* turn = chat->turn + chat->turns; turn-- > chat->turn;)
+        for (const JsonValue* other = json_elements(turn->alternatives); other; other = json_next(other))
             if (making_node(&chat->tree, &leaf, &turn->node, 0) || put_content(m, 1, other, NULL, "an alternative"))
                 return -1;
-    }
     return 0;
 }
 
@@ -184,7 +179,7 @@ static int put_alternatives(Chat* chat) {
 static int check_calls(Making* m, const JsonValue* message) {
     static const char* const names[] = {"tool_calls", "function_call"};
     for (int i = 0; i < COUNT(names); i++) {
-        const JsonValue* calls = json_get(m->json, message, names[i]);
+        const JsonValue* calls = json_get(message, names[i]);
         if (calls && calls->type != JSON_NULL && (calls->n > 0 || calls->length > 2))
             return fail(m->err,
                         "a message has \"%s\", expected all that it says in \"content\"; write the calls there, as the "
@@ -196,9 +191,8 @@ static int check_calls(Making* m, const JsonValue* message) {
 
 static int put_turn(Chat* chat, const JsonValue* message) {
     Making* m = chat->tree.m;
-    const JsonValue *role = get_either(m->json, message, "role", "from"),
-                    *content = get_either(m->json, message, "content", "value"),
-                    *others = json_get(m->json, message, "alternatives");
+    const JsonValue *role = get_either(message, "role", "from"), *content = get_either(message, "content", "value"),
+                    *others = json_get(message, "alternatives");
     if (json_string(role, m->scratch) < 0)
         return fail(m->err, "expected \"role\" or \"from\" of a message as a string");
     const char* name = json_is(role, "human") ? "user" : json_is(role, "gpt") ? "assistant" : m->scratch;
@@ -211,25 +205,24 @@ static int put_turn(Chat* chat, const JsonValue* message) {
 static int put_messages(Making* m, const JsonValue* messages) {
     Chat chat = {.tree = {.m = m}};
     if (messages->type != JSON_ARRAY) return fail(m->err, "expected the messages as an array");
-    const JsonValue* message = messages + 1;
-    for (int i = 0; i < messages->n; i++, message = json_next(m->json, message))
+    for (const JsonValue* message = json_elements(messages); message; message = json_next(message))
         if (put_turn(&chat, message)) return -1;
     return put_alternatives(&chat);
 }
 
-int docs_add_instruction(Docs* docs, const Json* json, Err err) {
+int docs_add_instruction(Docs* docs, const JsonValue* root, Err err) {
     int64_t spans = docs->more->n_spans;
     char names[256];
-    if (!docs_is_instruction(json))
+    if (!docs_is_instruction(root))
         return fail(err, "expected an instruction, as in the first line, found the members %s",
-                    json_names(json, names, sizeof names));
-    size_t room = json->values->length + 1;  // for the line, and so for all its strings
-    Making m = {docs, json, .scratch = malloc(room), .first = docs->more->n_encoded, .err = err};
+                    json_names(root, names, sizeof names));
+    size_t room = root->length + 1;  // for the line, and so for all its strings
+    Making m = {docs, root, .scratch = malloc(room), .first = docs->more->n_encoded, .err = err};
     if (!m.scratch) return fail(err, "out of memory for a line of %zu bytes", room);
-    const JsonValue* messages = messages_of(json);
-    int is_pair = !messages && has_both(json, "prompt", "completion"), failed = making_token(&m, docs->end_of_text);
-    int has_roles = !is_pair && !docs_is_tree(json);
-    making_judges(&m, json->values);
+    const JsonValue* messages = messages_of(root);
+    int is_pair = !messages && has_both(root, "prompt", "completion"), failed = making_token(&m, docs->end_of_text);
+    int has_roles = !is_pair && !docs_is_tree(root);
+    making_judges(&m, root);
     Style style = has_roles ? style_of(docs->tokenizer) : (Style){0};
     m.style = &style;
     if (!failed && has_roles) failed = messages ? put_messages(&m, messages) : put_task(&m);

@@ -210,8 +210,8 @@ char* docs_shard_of(const Docs* docs, size_t* bytes, Err err);
 int docs_index_jsonl(Docs* docs, DocsFile* file, int named, Err err);  // 1: not named, its first line is no document
 // docs_is_instruction returns whether a line of JSONL is an instruction; docs_add_instruction adds its document.
 extern const DocsFormat docs_instructions;
-int docs_is_instruction(const Json* json);
-int docs_add_instruction(Docs* docs, const Json* json, Err err);
+int docs_is_instruction(const JsonValue* root);
+int docs_add_instruction(Docs* docs, const JsonValue* root, Err err);
 
 // ---- unpack.c: through the system's zlib and libzstd, which are opened when a file needs them
 

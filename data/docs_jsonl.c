@@ -65,18 +65,18 @@ static int index_line(Docs* docs, LineReader* r, const char* line, size_t n, cha
     Json json;
     if (json_parse(&json, line, n, err)) return -1;
     const char* key = docs->more->text_key;
-    const JsonValue* text = json_get(&json, json.values, key);
+    const JsonValue* text = json_get(json.values, key);
     char names[256];
     int status = 0;
     int64_t replaced = 0, length = json_prose(text, scratch, &replaced);
-    if (r->file->format == &docs_instructions) status = docs_add_instruction(docs, &json, err);
+    if (r->file->format == &docs_instructions) status = docs_add_instruction(docs, json.values, err);
     else if (!text)
         status =
             fail(err,
                  "no member \"%s\", expected an object like {\"%s\": \"...\"} or an instruction, found the members "
                  "%s; try --text-key NAME",
-                 key, key, json_names(&json, names, sizeof names));
-    else if (json_get(&json, json.values, "children"))
+                 key, key, json_names(json.values, names, sizeof names));
+    else if (json_get(json.values, "children"))
         status = fail(err, "a tree, but the first line of the file is none: trees want files of their own");
     else if (text->type != JSON_STRING) status = fail(err, "the member \"%s\" is not a string", key);
     else if (length < 0) status = fail(err, "the string \"%s\" holds an invalid escape", key);
@@ -103,9 +103,9 @@ static int first_kind(const Docs* docs, const DocsFile* file, Err err) {
     int status, kind = 0;
     while ((status = next_line(&r, &line, &n, err)) > 0 && is_blank(line, n)) continue;
     if (status > 0 && json_parse(&json, line, n, NULL) == 0) {
-        const JsonValue* text = json_get(&json, json.values, docs->more->text_key);
+        const JsonValue* text = json_get(json.values, docs->more->text_key);
         int has_text = text && text->type == JSON_STRING, is_asked = strcmp(docs->more->text_key, DOCS_TEXT_KEY) != 0;
-        kind = docs_is_instruction(&json) && !(has_text && is_asked) ? 2 : has_text;
+        kind = docs_is_instruction(json.values) && !(has_text && is_asked) ? 2 : has_text;
         json_free(&json);
     }
     free(r.buffer);

@@ -5,7 +5,7 @@
 
 typedef struct Making {
     Docs* docs;
-    const Json* json;
+    const JsonValue* root;      // of the line
     char* scratch;              // room for all strings of the line, one after another
     const struct Style* style;  // of messages (docs_chat.c)
     int64_t first;              // of its tokens, in Docs.encoded
@@ -29,7 +29,7 @@ void making_judges(Making* m, const JsonValue* object);  // sets DocsMore.judges
 
 // Trees, whose segments go to DocsMore.segments.
 double docs_squares(const Docs* docs, int64_t doc);  // Docs.tree_squares
-int docs_is_tree(const Json* json);
+int docs_is_tree(const JsonValue* root);
 int making_tree(Making* m);
 
 enum { MOST_DEPTH = 64 };

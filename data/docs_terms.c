@@ -33,7 +33,7 @@ static LabelTerms* terms_from(Making* m, int64_t from) {
 
 // Reads a member that is a number, finite in fp32, too. 1: it is there and becomes *x; 0: it is not; -1 with a message.
 static int find_number(Making* m, const JsonValue* answer, const char* name, double* x) {
-    const JsonValue* found = json_get(m->json, answer, name);
+    const JsonValue* found = json_get(answer, name);
     if (!found) return 0;
     if (json_double(found, x) || !isfinite((float)*x))
         return fail(m->err, "expected \"%s\" of an answer as a finite number", name);
@@ -42,14 +42,14 @@ static int find_number(Making* m, const JsonValue* answer, const char* name, dou
 
 // Reads a list of n log-probabilities in the same way; member: offset of the one of *terms that they go to.
 static int find_list(Making* m, const JsonValue* answer, const char* name, LabelTerms* terms, size_t member, int n) {
-    const JsonValue* list = json_get(m->json, answer, name);
+    const JsonValue* list = json_get(answer, name);
     double value;
     if (!list) return 0;
     if (list->type != JSON_ARRAY || list->n != n)
         return fail(m->err, "expected \"%s\" of an answer as %d numbers, one for each token that it learns, found %d",
                     name, n, list->type == JSON_ARRAY ? list->n : 0);
-    const JsonValue* at = list + 1;
-    for (int i = 0; i < n; i++, at = json_next(m->json, at)) {
+    int i = 0;
+    for (const JsonValue* at = json_elements(list); at; at = json_next(at), i++) {
         if (json_double(at, &value) || !isfinite((float)value) || value > 0)
             return fail(m->err, "expected number %d of \"%s\" of an answer, a log-probability, as finite and at most 0",
                         i, name);
@@ -64,8 +64,8 @@ int making_tokens(Making* m, const JsonValue* list) {
     int64_t token;
     if (list->type != JSON_ARRAY || list->n == 0)
         return fail(m->err, "expected \"tokens\" of an answer as an array that is not empty");
-    const JsonValue* at = list + 1;
-    for (int i = 0; i < list->n; i++, at = json_next(m->json, at)) {
+    int i = 0;
+    for (const JsonValue* at = json_elements(list); at; at = json_next(at), i++) {
         if (json_int64(at, &token) || token < 0 || token >= m->docs->tokenizer->vocab)
             return fail(m->err, "expected number %d of \"tokens\" of an answer from 0 to %d", i,
                         m->docs->tokenizer->vocab - 1);
@@ -77,8 +77,7 @@ int making_tokens(Making* m, const JsonValue* list) {
 static int check_members(Making* m, const JsonValue* answer) {
     static const char* const known[] = {"text",      "tokens", "weight", "logprobs", "reference",
                                         "advantage", "reward", "rank",   "ended"};
-    const JsonValue* at = answer + 1;
-    for (int i = 0; i < answer->n; i++, at = json_next(m->json, json_next(m->json, at))) {
+    for (const JsonValue* at = json_members(answer); at; at = json_next(at)) {
         int is_known = 0;
         for (int j = 0; j < COUNT(known); j++) is_known |= json_is(at, known[j]);
         if (!is_known)
@@ -93,8 +92,7 @@ static int check_members(Making* m, const JsonValue* answer) {
 int making_rewards(Making* m, const JsonValue* answers, Rewards* rewards) {
     double origin = 0, sum = 0, squares = 0, x;  // sums of differences from the first: rewards may be large
     int n = 0;
-    const JsonValue* at = answers + 1;
-    for (int i = 0; i < answers->n; i++, at = json_next(m->json, at)) {
+    for (const JsonValue* at = json_elements(answers); at; at = json_next(at)) {
         int found = at->type == JSON_OBJECT ? find_number(m, at, "reward", &x) : 0;
         if (found < 0) return -1;
         if (found && !n++) origin = x;
@@ -111,7 +109,7 @@ void making_judges(Making* m, const JsonValue* object) {
     static const char* const names[] = {"chosen", "rejected", "rank", "reward", "rewards", "advantage", "label"};
     const char** judges = &m->docs->more->judges;
     for (int i = 0; i < COUNT(names) && !*judges; i++) {
-        const JsonValue* value = json_get(m->json, object, names[i]);
+        const JsonValue* value = json_get(object, names[i]);
         int is_verdict = value && (value->type == JSON_TRUE || value->type == JSON_FALSE);
         if (value && (is_verdict || strcmp(names[i], "label") != 0)) *judges = names[i];
     }

@@ -17,12 +17,11 @@
 
 // ---- making one
 
-int docs_is_tree(const Json* json) {
-    const JsonValue* root = json->values;
-    int has_prompt = json_get(json, root, "prompt") != NULL;
-    return (has_prompt && json_get(json, root, "answers")) ||
-           (has_prompt && json_get(json, root, "chosen") && json_get(json, root, "rejected")) ||
-           (json_get(json, root, "text") && json_get(json, root, "children"));
+int docs_is_tree(const JsonValue* root) {
+    int has_prompt = json_get(root, "prompt") != NULL;
+    return (has_prompt && json_get(root, "answers")) ||
+           (has_prompt && json_get(root, "chosen") && json_get(root, "rejected")) ||
+           (json_get(root, "text") && json_get(root, "children"));
 }
 
 int making_node(Growing* g, Node* node, const Node* up, int is_first) {
@@ -54,10 +53,10 @@ static int put_answer(Growing* g, const Node* prompt, const JsonValue* value, co
     Making* m = g->m;
     Node node;
     int is_object = value->type == JSON_OBJECT;
-    const JsonValue* tokens = is_object ? json_get(m->json, value, "tokens") : NULL;
+    const JsonValue* tokens = is_object ? json_get(value, "tokens") : NULL;
     if (making_node(g, &node, prompt, 0)) return -1;
     if (tokens && making_tokens(m, tokens)) return -1;
-    if (!tokens && making_string(m, is_object ? json_get(m->json, value, "text") : value, "an answer")) return -1;
+    if (!tokens && making_string(m, is_object ? json_get(value, "text") : value, "an answer")) return -1;
     if (!tokens && making_token(m, m->docs->tokenizer->stop)) return -1;
     if (making_learn(m, node.first + 1)) return -1;
     DocsSegment* segment = &m->docs->more->segments[m->docs->more->n_segments - 1];
@@ -67,43 +66,41 @@ static int put_answer(Growing* g, const Node* prompt, const JsonValue* value, co
 
 static int put_answers(Growing* g) {
     Making* m = g->m;
-    const JsonValue *root = m->json->values, *answers = json_get(m->json, root, "answers");
-    const JsonValue* pair[] = {json_get(m->json, root, "chosen"), json_get(m->json, root, "rejected")};
+    const JsonValue *root = m->root, *answers = json_get(root, "answers");
+    const JsonValue* pair[] = {json_get(root, "chosen"), json_get(root, "rejected")};
     Rewards rewards = {0, 0};
     Node prompt;
     if (making_node(g, &prompt, NULL, 1)) return -1;
-    if (making_string(m, json_get(m->json, root, "prompt"), "\"prompt\"")) return -1;
+    if (making_string(m, json_get(root, "prompt"), "\"prompt\"")) return -1;
     if (making_children(g, &prompt, answers, "\"answers\"")) return -1;
     if (answers && making_rewards(m, answers, &rewards)) return -1;
     for (int i = 0; i < 2 && !answers; i++)
         if (put_answer(g, &prompt, pair[i], &rewards, i)) return -1;
-    const JsonValue* answer = answers ? answers + 1 : NULL;
-    for (int i = 0; answers && i < answers->n; i++, answer = json_next(m->json, answer))
+    for (const JsonValue* answer = json_elements(answers); answer; answer = json_next(answer))
         if (put_answer(g, &prompt, answer, &rewards, -1)) return -1;
     return 0;
 }
 
 static int put_branch(Growing* g, const JsonValue* object, const Node* up, int is_first) {
     Making* m = g->m;
-    const JsonValue* children = json_get(m->json, object, "children");
+    const JsonValue* children = json_get(object, "children");
     Node node;
     if (g->depth == MOST_DEPTH) return fail(m->err, "branches at more than %d depths", MOST_DEPTH);
     if (making_node(g, &node, up, is_first)) return -1;
     int64_t own = m->docs->more->n_encoded;
-    if (making_string(m, json_get(m->json, object, "text"), "\"text\" of a branch")) return -1;
+    if (making_string(m, json_get(object, "text"), "\"text\" of a branch")) return -1;
     if (m->docs->more->n_encoded == own) return fail(m->err, "the \"text\" of a branch has no tokens");
     node.learns = 1;
     if (children && making_children(g, &node, children, "\"children\"")) return -1;
     if (m->docs->more->n_encoded > own && making_learn(m, own)) return -1;
     g->depth++;
-    const JsonValue* child = children ? children + 1 : NULL;
-    for (int i = 0; children && i < children->n; i++, child = json_next(m->json, child))
-        if (put_branch(g, child, &node, i == 0)) return -1;
+    for (const JsonValue* child = json_elements(children); child; child = json_next(child))
+        if (put_branch(g, child, &node, child == children + 1)) return -1;
     g->depth--;
     return 0;
 }
 
 int making_tree(Making* m) {
     Growing g = {m, 0, 0};
-    return json_get(m->json, m->json->values, "children") ? put_branch(&g, m->json->values, NULL, 1) : put_answers(&g);
+    return json_get(m->root, "children") ? put_branch(&g, m->root, NULL, 1) : put_answers(&g);
 }

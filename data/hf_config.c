@@ -134,14 +134,14 @@ char* hf_config_text(const Shape* shape, DType dt, int begin, int end, size_t* n
 // ---- reading
 
 typedef struct Reader {
-    const Json* json;
+    const JsonValue* root;
     Arch arch;
     char* err;
 } Reader;
 
 // Returns a member that is there and not null, or NULL.
-static const JsonValue* member(const Reader* r, const JsonValue* object, const char* name) {
-    const JsonValue* v = json_get(r->json, object, name);
+static const JsonValue* member(const JsonValue* object, const char* name) {
+    const JsonValue* v = json_get(object, name);
     return v && v->type != JSON_NULL ? v : NULL;
 }
 
@@ -163,7 +163,7 @@ static int refuse(const Reader* r, const char* name, const char* expected, const
 static int read_whole(const Reader* r, const JsonValue* object, const char* name, int most, int* out) {
     char range[48];
     int64_t x = 0;
-    const JsonValue* v = json_get(r->json, object, name);
+    const JsonValue* v = json_get(object, name);
     snprintf(range, sizeof range, "from 1 to %d", most);
     if (json_int64(v, &x) || x < 1 || x > most) return refuse(r, name, range, v);
     *out = (int)x;
@@ -174,7 +174,7 @@ static int read_whole(const Reader* r, const JsonValue* object, const char* name
 static int read_real(const Reader* r, const JsonValue* object, const char* name, double least, double most,
                      double* out) {
     char range[64];
-    const JsonValue* v = member(r, object, name);
+    const JsonValue* v = member(object, name);
     double x = *out;
     snprintf(range, sizeof range, "from %g to %g", least, most);
     if ((v && json_double(v, &x)) || !(x >= least && x <= most)) return refuse(r, name, range, v);
@@ -183,7 +183,7 @@ static int read_real(const Reader* r, const JsonValue* object, const char* name,
 }
 
 static int read_arch(Reader* r) {
-    const JsonValue* type = member(r, r->json->values, "model_type");
+    const JsonValue* type = member(r->root, "model_type");
     for (int i = 0; i < N_ARCHS; i++) {
         r->arch = (Arch)i;
         if (json_is(type, arch_table[i].name)) return 0;
@@ -192,27 +192,26 @@ static int read_arch(Reader* r) {
 }
 
 static int check_fixed(const Reader* r) {
-    const JsonValue *root = r->json->values, *types = member(r, root, "layer_types");
+    const JsonValue *root = r->root, *types = member(root, "layer_types");
     for (int i = 0; i < COUNT(fixed); i++) {
-        const JsonValue* v = member(r, root, fixed[i].name);
+        const JsonValue* v = member(root, fixed[i].name);
         if (fixed[i].archs >> r->arch & 1 && fixed[i].use & CHECKED && v && !is_value(v, fixed[i].value))
             return refuse(r, fixed[i].name, fixed[i].value, v);
     }
-    for (int i = 0; json_at(r->json, types, i); i++)
-        if (!json_is(json_at(r->json, types, i), "full_attention"))
-            return refuse(r, "layer_types", "full_attention", json_at(r->json, types, i));
+    for (const JsonValue* type = json_elements(types); type; type = json_next(type))
+        if (!json_is(type, "full_attention")) return refuse(r, "layer_types", "full_attention", type);
     return 0;
 }
 
 static int read_dimensions(const Reader* r, Shape* s) {
-    const JsonValue* root = r->json->values;
-    s->NKV = json_get(r->json, root, "num_key_value_heads") ? 0 : defaults[r->arch].NKV;
+    const JsonValue* root = r->root;
+    s->NKV = json_get(root, "num_key_value_heads") ? 0 : defaults[r->arch].NKV;
     s->HS = defaults[r->arch].HS;
     s->positions = defaults[r->arch].positions;
     for (int i = 0; i < COUNT(dimensions); i++) {
         const Dimension* d = &dimensions[i];
         const char* name = name_of(d, r->arch);
-        if (!name || (d->optional >> r->arch & 1 && !member(r, root, name))) continue;
+        if (!name || (d->optional >> r->arch & 1 && !member(root, name))) continue;
         if (read_whole(r, root, name, d->most, place(s, d))) return -1;
     }
     if (s->NKV == 0) s->NKV = s->NH;
@@ -242,26 +241,26 @@ static int read_scaling(const Reader* r, const JsonValue* rope, RopeScaling* s) 
 
 // Members rope_theta and rope_scaling, or both in rope_parameters; where there are two Hugging Face takes rope_scaling.
 static int read_rotary(const Reader* r, Shape* s) {
-    const JsonValue *root = r->json->values, *rope = member(r, root, "rope_scaling");
-    if (!rope) rope = member(r, root, "rope_parameters");
+    const JsonValue *root = r->root, *rope = member(root, "rope_scaling");
+    if (!rope) rope = member(root, "rope_parameters");
     s->theta = 10000;
     if (s->HS % 2) return fail(r->err, "config.json: expected an even head_dim, found %d", s->HS);
     if (read_real(r, root, "rope_theta", 1, 1e12, &s->theta) || read_real(r, rope, "rope_theta", 1, 1e12, &s->theta))
         return -1;
     if (!rope) return 0;
-    const JsonValue *part = member(r, rope, "partial_rotary_factor"), *type = member(r, rope, "rope_type");
+    const JsonValue *part = member(rope, "partial_rotary_factor"), *type = member(rope, "rope_type");
     if (part && !is_value(part, "1.0")) return refuse(r, "partial_rotary_factor", "1.0", part);
-    if (!type) type = member(r, rope, "type");
+    if (!type) type = member(rope, "type");
     if (json_is(type, "default")) return 0;
     if (!json_is(type, "llama3")) return refuse(r, "rope_type", "default or llama3", type);
     return read_scaling(r, rope, &s->scaling);
 }
 
 static int read_shape(Reader* r, Shape* shape) {
-    const JsonValue* root = r->json->values;
+    const JsonValue* root = r->root;
     if (root->type != JSON_OBJECT) return fail(r->err, "config.json: expected an object");
     if (read_arch(r) || check_fixed(r)) return -1;
-    const JsonValue* tied = member(r, root, "tie_word_embeddings");
+    const JsonValue* tied = member(root, "tie_word_embeddings");
     if (tied && tied->type != JSON_TRUE && tied->type != JSON_FALSE)
         return refuse(r, "tie_word_embeddings", "true or false", tied);
     int is_tied = tied ? tied->type == JSON_TRUE : defaults[r->arch].tied;
@@ -277,7 +276,7 @@ int hf_config_parse(Shape* shape, const char* text, size_t n, Err err) {
     Json json;
     char why[ERR_BYTES];
     if (json_parse(&json, text, n, why)) return fail(err, "config.json: %s", why);
-    Reader reader = {.json = &json, .err = err};
+    Reader reader = {.root = json.values, .err = err};
     int result = read_shape(&reader, shape);
     json_free(&json);
     return result;

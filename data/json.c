@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "data/unicode.h"
-#include "plan/base/base.h"
+#include "plan/base/fields.h"
 
 enum { DEEPEST = 130 };  // a tree of 64 branches is an object in an array in an object
 
@@ -48,7 +48,6 @@ static int begin(Parser* p, JsonType type) {
 
 static int finish(Parser* p, int i, const char* end) {
     p->values[i].length = (size_t)(end - p->values[i].text);
-    p->values[i].next = p->n;
     return 0;
 }
 
@@ -118,7 +117,10 @@ static int container(Parser* p, int depth) {
     p->at++;
     skip_space(p);
     if (take(p, close)) return finish(p, i, p->at);
+    int last = -1;
     do {
+        if (last >= 0) p->values[last].next = p->n - last;
+        last = p->n;
         if ((is_object && member_name(p)) || value(p, depth + 1)) return -1;
         p->values[i].n++;
         skip_space(p);
@@ -179,31 +181,32 @@ int json_is(const JsonValue* v, const char* text) {
     return same;
 }
 
-const JsonValue* json_next(const Json* json, const JsonValue* value) { return &json->values[value->next]; }
+static const JsonValue* first_of(const JsonValue* v, JsonType type) {
+    return v && v->type == type && v->n ? v + 1 : NULL;
+}
 
-const JsonValue* json_get(const Json* json, const JsonValue* object, const char* key) {
-    if (!object || object->type != JSON_OBJECT) return NULL;
-    const JsonValue *name = object + 1, *found = NULL;
-    for (int i = 0; i < object->n; i++, name = json_next(json, name + 1))
+const JsonValue* json_elements(const JsonValue* v) { return first_of(v, JSON_ARRAY); }
+const JsonValue* json_members(const JsonValue* v) { return first_of(v, JSON_OBJECT); }
+const JsonValue* json_next(const JsonValue* v) { return v->next ? v + v->next : NULL; }
+
+const JsonValue* json_get(const JsonValue* object, const char* key) {
+    const JsonValue* found = NULL;
+    for (const JsonValue* name = json_members(object); name; name = json_next(name))
         if (json_is(name, key)) found = name + 1;
     return found;
 }
 
-const JsonValue* json_at(const Json* json, const JsonValue* array, int i) {
-    if (!array || array->type != JSON_ARRAY || i < 0 || i >= array->n) return NULL;
-    const JsonValue* v = array + 1;
-    while (i-- > 0) v = json_next(json, v);
+const JsonValue* json_at(const JsonValue* array, int i) {
+    const JsonValue* v = i < 0 ? NULL : json_elements(array);
+    while (v && i-- > 0) v = json_next(v);
     return v;
 }
 
-const char* json_names(const Json* json, char* words, size_t room) {
-    const JsonValue *root = json->values, *name = root + 1;
-    int n = root->type == JSON_OBJECT ? root->n : 0;
-    snprintf(words, room, "%s", n ? "" : "of none");
-    for (int i = 0; i < n; i++, name = json_next(json, name + 1)) {
-        size_t used = strlen(words);
-        snprintf(words + used, room - used, "%s\"%.*s\"", i ? ", " : "", (int)MIN(name->length, 64), name->text);
-    }
+const char* json_names(const JsonValue* object, char* words, size_t room) {
+    size_t n = 0;
+    snprintf(words, room, "of none");
+    for (const JsonValue* name = json_members(object); name; name = json_next(name))
+        text_append(words, room, &n, "%s\"%.*s\"", n ? ", " : "", (int)MIN(name->length, 64), name->text);
     return words;
 }
 

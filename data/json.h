@@ -2,7 +2,7 @@
 //
 //   Json json;
 //   if (json_parse(&json, text, n, err)) return -1;
-//   const JsonValue* lr = json_get(&json, json.values, "lr");     // NULL when absent
+//   const JsonValue* lr = json_get(json.values, "lr");     // NULL when absent
 //   json_free(&json);
 //
 // The text must outlive the Json. Nesting deeper than 130 is refused, so hostile input cannot exhaust the stack.
@@ -20,7 +20,7 @@ typedef struct JsonValue {
     const char* text;  // first byte: of a string after its quote, still escaped; of the others as written
     size_t length;     // bytes of text (a string without its quotes)
     int n;             // children: elements of an array, members of an object
-    int next;          // index of the value after this one and all it contains
+    int next;          // how far on the next element, or name of a member, stands; 0: this is the last
 } JsonValue;
 
 typedef struct Json {
@@ -33,16 +33,23 @@ typedef struct Json {
 int json_parse(Json* json, const char* text, size_t n, Err err);
 void json_free(Json* json);
 
+// Return the first element of an array, and the first name of an object, whose value is the one after it; NULL: it has
+// none, is of another type or not there.
+//
+//   for (const JsonValue* v = json_elements(array); v; v = json_next(v)) ...
+//   for (const JsonValue* name = json_members(object); name; name = json_next(name)) ... name + 1
+const JsonValue* json_elements(const JsonValue* array);
+const JsonValue* json_members(const JsonValue* object);
+const JsonValue* json_next(const JsonValue* value);  // the next element or name; NULL after the last
+
 // Return the last member of an object by its exact unescaped name, as readers in other languages take it; the i-th
 // element of an array; NULL when there is none.
-const JsonValue* json_get(const Json* json, const JsonValue* object, const char* key);
-const JsonValue* json_at(const Json* json, const JsonValue* array, int i);
+const JsonValue* json_get(const JsonValue* object, const char* key);
+const JsonValue* json_at(const JsonValue* array, int i);
+int json_is(const JsonValue* value, const char* text);  // 1: it is this string
 
-const JsonValue* json_next(const Json* json, const JsonValue* value);  // the value after it and all it contains
-int json_is(const JsonValue* value, const char* text);                 // 1: it is this string
-
-// Writes the names of the root's members, as a message shows them, to words, and returns that.
-const char* json_names(const Json* json, char* words, size_t room);
+// Writes the names of an object's members, as a message shows them, to words, and returns that.
+const char* json_names(const JsonValue* object, char* words, size_t room);
 
 // Conversions: 0, or -1 (*out stays) when the value is NULL, has another type or does not fit. Integers are exact and
 // are those written without point and exponent; a double is the nearest one, finite, of at most 511 characters.

@@ -241,14 +241,13 @@ static void drop_copies(HfFiles* files, const char* dir, const JsonValue* key) {
     }
 }
 
-static int open_members(HfFiles* files, const char* dir, const Json* json, Err err) {
-    const JsonValue* map = json_get(json, json->values, "weight_map");
+static int open_members(HfFiles* files, const char* dir, const JsonValue* root, Err err) {
+    const JsonValue* map = json_get(root, "weight_map");
     if (!map || map->type != JSON_OBJECT) return fail(err, "%s/" INDEX ": expected an object weight_map", dir);
-    const JsonValue* key = map + 1;
-    for (int i = 0; i < map->n; i++, key = json_next(json, key + 1))
+    for (const JsonValue* key = json_members(map); key; key = json_next(key))
         if (open_member(files, dir, key, err)) return -1;
-    key = map + 1;
-    for (int i = 0; i < map->n && files->n > 1; i++, key = json_next(json, key + 1)) drop_copies(files, dir, key);
+    for (const JsonValue* key = json_members(map); key && files->n > 1; key = json_next(key))
+        drop_copies(files, dir, key);
     int n = files->n;
     if (!disk_is_file(dir, ONE_FILE)) return 0;
     int one = open_file(files, dir, ONE_FILE, err);
@@ -265,7 +264,7 @@ static int open_by_index(HfFiles* files, const char* dir, Err err) {
     char* text = disk_read_file(path, MOST_INDEX_BYTES, &n, err);
     if (!text) return -1;
     int bad = json_parse(&json, text, n, why);
-    int result = bad ? fail(err, "%s: %s", path, why) : open_members(files, dir, &json, err);
+    int result = bad ? fail(err, "%s: %s", path, why) : open_members(files, dir, json.values, err);
     if (!bad) json_free(&json);
     free(text);
     return result;

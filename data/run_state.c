@@ -86,16 +86,16 @@ static int parse_number(const struct Member* m, const JsonValue* v, char* to) {
     return m->kind == LOSS ? failed && !is_null : !(real >= 0 && real <= m->most);
 }
 
-static int parse_member(RunState* s, const struct Member* m, const Json* json, Err err) {
+static int parse_member(RunState* s, const struct Member* m, const JsonValue* root, Err err) {
     static const char* const words[] = {"whole numbers", "whole numbers", "numbers", "whole numbers of 64 bits",
                                         "numbers or null"};
     char range[40] = "";
-    const JsonValue* value = json_get(json, json->values, m->name);
+    const JsonValue* value = json_get(root, m->name);
     int n = count_of(m, s);
     if (!value && m >= members + COUNT(members) - NEW_MEMBERS && (m->n == 1 || n == 0)) return 0;
     int failed = m->n == 1 ? 0 : !value || value->type != JSON_ARRAY || value->n != n;
     for (int i = 0; i < n && !failed; i++)
-        failed = parse_number(m, m->n == 1 ? value : json_at(json, value, i), place(m, s, i));
+        failed = parse_number(m, m->n == 1 ? value : json_at(value, i), place(m, s, i));
     if (!failed) return 0;
     if (m->most > 0) snprintf(range, sizeof range, " from 0 to %.15g", m->most);
     return fail(err, "state.json: expected %d %s%s as \"%s\", found %s; is it of another version?", n, words[m->kind],
@@ -124,13 +124,13 @@ static void put_option(void* context, const char* name, const char* value) {
     fputc(']', w->out);
 }
 
-static int restore_options(Config* config, const Json* json, Err err) {
-    const JsonValue* options = json_get(json, json->values, "options");
+static int restore_options(Config* config, const JsonValue* root, Err err) {
+    const JsonValue* options = json_get(root, "options");
     if (!options || options->type != JSON_ARRAY)
         return fail(err, "state.json: expected an array \"options\", found none");
-    for (int i = 0; i < options->n; i++) {
-        const JsonValue* pair = json_at(json, options, i);
-        const JsonValue *name = json_at(json, pair, 0), *value = json_at(json, pair, 1);
+    int i = 0;
+    for (const JsonValue* pair = json_elements(options); pair; pair = json_next(pair), i++) {
+        const JsonValue *name = json_at(pair, 0), *value = json_at(pair, 1);
         char* strings = name && value ? config_string(config, name->length + value->length + 2) : NULL;
         if (name && value && !strings) return fail(err, "state.json: no memory for option %d", i);
         if (!strings || json_string(name, strings) < 0 || json_bytes(value, strings + name->length + 1) < 0)
@@ -157,17 +157,17 @@ char* run_state_text(const RunState* s, const Config* config) {
     return NULL;
 }
 
-static int parse_state(RunState* s, Config* config, const Json* json, Err err) {
+static int parse_state(RunState* s, Config* config, const JsonValue* root, Err err) {
     for (int i = 0; i < COUNT(members); i++)
-        if (parse_member(s, &members[i], json, err)) return -1;
-    return restore_options(config, json, err);
+        if (parse_member(s, &members[i], root, err)) return -1;
+    return restore_options(config, root, err);
 }
 
 int run_state_parse(RunState* state, Config* config, const char* text, size_t n, Err err) {
     Json json;
     memset(state, 0, sizeof *state);
     if (json_parse(&json, text, n, err)) return -1;
-    int failed = parse_state(state, config, &json, err);
+    int failed = parse_state(state, config, json.values, err);
     json_free(&json);
     return failed ? -1 : 0;
 }

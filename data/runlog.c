@@ -38,8 +38,8 @@ static int64_t step_of(const char* line, size_t n) {
     Json json;
     int64_t step;
     if (json_parse(&json, line, n, NULL)) return -1;
-    const char* name = json_get(&json, json.values, "event") ? "at" : "step";
-    if (json_int64(json_get(&json, json.values, name), &step) || step < 0) step = -1;
+    const char* name = json_get(json.values, "event") ? "at" : "step";
+    if (json_int64(json_get(json.values, name), &step) || step < 0) step = -1;
     json_free(&json);
     return step;
 }

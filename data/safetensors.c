@@ -68,23 +68,23 @@ static int parse_dtype(SafeTensor* t, const JsonValue* dtype, Err err) {
                 dtype ? (int)MIN(dtype->length, 40u) : 4, dtype ? dtype->text : "none");
 }
 
-static int parse_shape(SafeTensor* t, const Json* json, const JsonValue* shape, Err err) {
+static int parse_shape(SafeTensor* t, const JsonValue* shape, Err err) {
     if (!shape || shape->type != JSON_ARRAY || shape->n > COUNT(t->dims))
         return fail(err, "tensor %s: expected a shape of 0 to %d dimensions, found %s", t->name, COUNT(t->dims),
                     shape && shape->type == JSON_ARRAY ? "more" : "none");
     t->n_dims = shape->n;
     for (int d = 0; d < shape->n; d++)
-        if (json_int64(json_at(json, shape, d), &t->dims[d]) || t->dims[d] < 0)
+        if (json_int64(json_at(shape, d), &t->dims[d]) || t->dims[d] < 0)
             return fail(err, "tensor %s: expected a whole number >= 0 as dimension %d", t->name, d);
     return 0;
 }
 
 // Reads data_offsets. Until all are known, begin counts from the first value.
-static int parse_offsets(SafeTensor* t, const Json* json, const JsonValue* offsets, uint64_t n_data, Err err) {
+static int parse_offsets(SafeTensor* t, const JsonValue* offsets, uint64_t n_data, Err err) {
     uint64_t begin, end;
     size_t bytes;
-    if (!offsets || offsets->n != 2 || json_uint64(json_at(json, offsets, 0), &begin) ||
-        json_uint64(json_at(json, offsets, 1), &end) || begin > end)
+    if (!offsets || offsets->n != 2 || json_uint64(json_at(offsets, 0), &begin) ||
+        json_uint64(json_at(offsets, 1), &end) || begin > end)
         return fail(err, "tensor %s: expected data_offsets [begin, end], begin <= end", t->name);
     if (end > n_data)
         return fail(err,
@@ -124,20 +124,18 @@ static int check_cover(const SafeTensor* tensors, int n, uint64_t n_data, Err er
                 n_data);
 }
 
-static int list_tensors(SafeTensors* out, const Json* json, uint64_t n_data, Err err) {
-    const JsonValue *root = json->values, *key = root + 1;
+static int list_tensors(SafeTensors* out, const JsonValue* root, uint64_t n_data, Err err) {
     if (root->type != JSON_OBJECT) return fail(err, "expected an object as header");
     out->tensors = (SafeTensor*)calloc((size_t)root->n + 1, sizeof(SafeTensor));
     if (!out->tensors) return fail(err, "no memory for a list of %d tensors", root->n);
-    for (int i = 0; i < root->n; i++, key = json_next(json, key + 1)) {
+    for (const JsonValue* key = json_members(root); key; key = json_next(key)) {
         SafeTensor* t = &out->tensors[out->n];
         const JsonValue* entry = key + 1;
         if (parse_name(t, key, err)) return -1;
         if (!strcmp(t->name, "__metadata__") && entry->type == JSON_OBJECT) continue;
         if (entry->type != JSON_OBJECT) return fail(err, "%s: expected an object as description of a tensor", t->name);
-        if (parse_dtype(t, json_get(json, entry, "dtype"), err) ||
-            parse_shape(t, json, json_get(json, entry, "shape"), err) ||
-            parse_offsets(t, json, json_get(json, entry, "data_offsets"), n_data, err))
+        if (parse_dtype(t, json_get(entry, "dtype"), err) || parse_shape(t, json_get(entry, "shape"), err) ||
+            parse_offsets(t, json_get(entry, "data_offsets"), n_data, err))
             return -1;
         out->n++;
     }
@@ -167,7 +165,7 @@ static int parse_header(SafeTensors* out, const char* header, size_t n_header, u
     char why[ERR_BYTES];
     if (n_header == 0 || header[0] != '{') return fail(err, "expected a header that begins with {; is it safetensors?");
     if (json_parse(&json, header, n_header, why)) return fail(err, "header: %s", why);
-    int result = list_tensors(out, &json, n_data, err);
+    int result = list_tensors(out, json.values, n_data, err);
     json_free(&json);
     for (int i = 0; i < out->n; i++) out->tensors[i].begin += PREFIX + n_header;
     return result;

@@ -47,9 +47,7 @@ static int is_unset(const JsonValue* value) {
     return !value || value->type == JSON_NULL || value->type == JSON_FALSE || json_is(value, "");
 }
 
-static int has_type(const Json* json, const JsonValue* object, const char* type) {
-    return json_is(json_get(json, object, "type"), type);
-}
+static int has_type(const JsonValue* object, const char* type) { return json_is(json_get(object, "type"), type); }
 
 // shown writes a value as it stands in the file, but on one line, for messages.
 enum { SHOWN = 260 };
@@ -65,53 +63,53 @@ static const char* shown(const JsonValue* value, char out[SHOWN]) {
 }
 
 // Returns the pattern of a Sequence that first splits by it; -1: it is not known.
-static int split_by_pattern(const Json* json, const JsonValue* first) {
+static int split_by_pattern(const JsonValue* first) {
 #define PATTERN(numbers)                                                  \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" numbers \
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"                                     \
     "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-    const JsonValue* regex = json_get(json, json_get(json, first, "pattern"), "Regex");
-    if (!has_type(json, first, "Split") || !json_is(json_get(json, first, "behavior"), "Isolated") ||
-        !is_unset(json_get(json, first, "invert")))
+    const JsonValue* regex = json_get(json_get(first, "pattern"), "Regex");
+    if (!has_type(first, "Split") || !json_is(json_get(first, "behavior"), "Isolated") ||
+        !is_unset(json_get(first, "invert")))
         return -1;
     return json_is(regex, PATTERN("\\p{N}{1,3}")) ? SPLIT_LLAMA3 : json_is(regex, PATTERN("\\p{N}")) ? SPLIT_QWEN2 : -1;
 }
 
-static int find_split(const Json* json, const JsonValue* splitter) {
-    const JsonValue* parts = json_get(json, splitter, "pretokenizers");
-    const JsonValue *first = json_at(json, parts, 0), *bytes = splitter;
+static int find_split(const JsonValue* splitter) {
+    const JsonValue* parts = json_get(splitter, "pretokenizers");
+    const JsonValue *first = json_at(parts, 0), *bytes = splitter;
     int split = SPLIT_GPT2;
-    if (has_type(json, splitter, "Sequence")) {
-        const JsonValue* digits = json_get(json, first, "individual_digits");
+    if (has_type(splitter, "Sequence")) {
+        const JsonValue* digits = json_get(first, "individual_digits");
         if (!parts || parts->n != 2) return -1;
-        bytes = json_at(json, parts, 1);
-        if (!has_type(json, first, "Digits")) split = split_by_pattern(json, first);
+        bytes = json_at(parts, 1);
+        if (!has_type(first, "Digits")) split = split_by_pattern(first);
         else split = digits && digits->type == JSON_TRUE ? SPLIT_GPT2_DIGITS : -1;
     }
-    const JsonValue* by_pattern = json_get(json, bytes, "use_regex");  // true: by GPT-2's, also if it is absent
+    const JsonValue* by_pattern = json_get(bytes, "use_regex");  // true: by GPT-2's, also if it is absent
     int has_pattern = !by_pattern || by_pattern->type == JSON_TRUE;
     int wants_pattern = split == SPLIT_GPT2 || split == SPLIT_GPT2_DIGITS;
-    if (!has_type(json, bytes, "ByteLevel") || !is_unset(json_get(json, bytes, "add_prefix_space"))) return -1;
+    if (!has_type(bytes, "ByteLevel") || !is_unset(json_get(bytes, "add_prefix_space"))) return -1;
     return has_pattern == wants_pattern ? split : -1;
 }
 
-static int read_settings(Bpe* t, const Json* json, const JsonValue* model, Err err) {
+static int read_settings(Bpe* t, const JsonValue* root, const JsonValue* model, Err err) {
     static const char* const unset[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"};
     char found[SHOWN];
     if (!model || model->type != JSON_OBJECT) return fail(err, "no object \"model\"");
-    if (json_get(json, model, "type") && !has_type(json, model, "BPE"))
-        return fail(err, "\"model\" is of type \"%s\", known is \"BPE\"", shown(json_get(json, model, "type"), found));
+    if (json_get(model, "type") && !has_type(model, "BPE"))
+        return fail(err, "\"model\" is of type \"%s\", known is \"BPE\"", shown(json_get(model, "type"), found));
     for (int i = 0; i < COUNT(unset); i++)
-        if (!is_unset(json_get(json, model, unset[i])))
+        if (!is_unset(json_get(model, unset[i])))
             return fail(err, "\"model\" sets \"%s\" to %s, known is byte-level BPE without it", unset[i],
-                        shown(json_get(json, model, unset[i]), found));
-    t->ignore_merges = !is_unset(json_get(json, model, "ignore_merges"));
-    const JsonValue* normalizer = json_get(json, json->values, "normalizer");
-    t->nfc = has_type(json, normalizer, "NFC");
+                        shown(json_get(model, unset[i]), found));
+    t->ignore_merges = !is_unset(json_get(model, "ignore_merges"));
+    const JsonValue* normalizer = json_get(root, "normalizer");
+    t->nfc = has_type(normalizer, "NFC");
     if (!t->nfc && !is_unset(normalizer))
         return fail(err, "\"normalizer\" is %s, known are none and {\"type\":\"NFC\"}", shown(normalizer, found));
-    const JsonValue* splitter = json_get(json, json->values, "pre_tokenizer");
-    int split = find_split(json, splitter);
+    const JsonValue* splitter = json_get(root, "pre_tokenizer");
+    int split = find_split(splitter);
     if (split < 0)
         return fail(err,
                     "\"pre_tokenizer\" is %s, known are ByteLevel (GPT-2), Digits and ByteLevel (SmolLM2), Split by "
@@ -147,19 +145,17 @@ static int add_token(Bpe* t, int capacity, const JsonValue* text, const JsonValu
     return 0;
 }
 
-static int add_tokens(Bpe* t, int capacity, const Json* json, const JsonValue* vocab, const JsonValue* added, Err err) {
-    const JsonValue* key = vocab + 1;
-    for (int i = 0; i < vocab->n; i++, key = json_next(json, json_next(json, key)))
-        if (add_token(t, capacity, key, json_next(json, key), 1, err)) return -1;
+static int add_tokens(Bpe* t, int capacity, const JsonValue* vocab, const JsonValue* added, Err err) {
+    for (const JsonValue* key = json_members(vocab); key; key = json_next(key))
+        if (add_token(t, capacity, key, key + 1, 1, err)) return -1;
     int has_begin = 0;
     t->base.end_of_text = -1;
-    const JsonValue* entry = added ? added + 1 : NULL;
-    for (int i = 0; added && i < added->n; i++, entry = json_next(json, entry)) {
-        const JsonValue* content = json_get(json, entry, "content");
-        if (add_token(t, capacity, content, json_get(json, entry, "id"), 0, err)) return -1;
+    for (const JsonValue* entry = json_elements(added); entry; entry = json_next(entry)) {
+        const JsonValue* content = json_get(entry, "content");
+        if (add_token(t, capacity, content, json_get(entry, "id"), 0, err)) return -1;
         int64_t id = -1;
         int begins = json_is(content, "<|begin_of_text|>"), ends = json_is(content, "<|endoftext|>");
-        json_int64(json_get(json, entry, "id"), &id);
+        json_int64(json_get(entry, "id"), &id);
         if (begins || (ends && !has_begin)) t->base.end_of_text = (int)id;
         if (json_is(content, "<|end_of_text|>")) t->base.stop = (int)id;
         has_begin |= begins;
@@ -171,9 +167,9 @@ static int add_tokens(Bpe* t, int capacity, const Json* json, const JsonValue* v
 }
 
 // Sets all of tokens, added and end_of_text.
-static int read_vocabulary(Bpe* t, const Json* json, const JsonValue* model, size_t file_bytes, Err err) {
-    const JsonValue* vocab = json_get(json, model, "vocab");
-    const JsonValue* added = json_get(json, json->values, "added_tokens");
+static int read_vocabulary(Bpe* t, const JsonValue* root, const JsonValue* model, size_t file_bytes, Err err) {
+    const JsonValue* vocab = json_get(model, "vocab");
+    const JsonValue* added = json_get(root, "added_tokens");
     if (!vocab || vocab->type != JSON_OBJECT) return fail(err, "\"model\" has no object \"vocab\"");
     if (added && added->type != JSON_ARRAY) return fail(err, "\"added_tokens\" is no array");
     int capacity = vocab->n + (added ? added->n : 0);
@@ -182,19 +178,19 @@ static int read_vocabulary(Bpe* t, const Json* json, const JsonValue* model, siz
     t->added = calloc((size_t)capacity + 1, 1);
     t->bytes = malloc(file_bytes + 1);
     if (!t->begin || !t->length || !t->added || !t->bytes) return fail(err, "out of memory for %d tokens", capacity);
-    return add_tokens(t, capacity, json, vocab, added, err);
+    return add_tokens(t, capacity, vocab, added, err);
 }
 
 // ---- merges: "left right" or ["left", "right"]
 
 // Finds the ids of both halves. scratch has room for the unescaped strings.
-static int read_pair(const Bpe* t, const Json* json, const JsonValue* merge, char* scratch, int ids[2]) {
+static int read_pair(const Bpe* t, const JsonValue* merge, char* scratch, int ids[2]) {
     char* half[2] = {scratch, NULL};
     int64_t n[2] = {-1, -1};
     if (merge->type == JSON_ARRAY && merge->n == 2) {
-        n[0] = json_string(json_at(json, merge, 0), half[0]);
+        n[0] = json_string(json_at(merge, 0), half[0]);
         half[1] = scratch + MAX(0, n[0]);
-        n[1] = json_string(json_at(json, merge, 1), half[1]);
+        n[1] = json_string(json_at(merge, 1), half[1]);
     } else if (merge->type == JSON_STRING) {
         int64_t total = json_string(merge, scratch);
         char* space = total > 0 ? memchr(scratch, ' ', (size_t)total) : NULL;
@@ -210,16 +206,15 @@ static int read_pair(const Bpe* t, const Json* json, const JsonValue* merge, cha
     return ids[0] < 0 || ids[1] < 0 ? -1 : 0;
 }
 
-static int read_merges(Bpe* t, const Json* json, const JsonValue* merges, size_t file_bytes, Err err) {
+static int read_merges(Bpe* t, const JsonValue* merges, size_t file_bytes, Err err) {
     if (!merges || merges->type != JSON_ARRAY) return fail(err, "\"model\" has no array \"merges\"");
     char* scratch = malloc(file_bytes + 2);
     t->merges = malloc(MAX(1, (size_t)merges->n) * sizeof *t->merges);
     int status = 0, ids[2];
     if (!scratch || !t->merges) status = fail(err, "out of memory for %d merges", merges->n);
-    const JsonValue* merge = merges + 1;
-    for (int i = 0; status == 0 && i < merges->n; i++, merge = json_next(json, merge))
-        if (read_pair(t, json, merge, scratch, ids) || bpe_add_merge(t, ids[0], ids[1]))
-            status = fail(err, "merge %d does not join two tokens into a third", i);
+    for (const JsonValue* merge = json_elements(merges); status == 0 && merge; merge = json_next(merge))
+        if (read_pair(t, merge, scratch, ids) || bpe_add_merge(t, ids[0], ids[1]))
+            status = fail(err, "merge %d does not join two tokens into a third", t->n_merges);
     free(scratch);
     return status;
 }
@@ -227,13 +222,13 @@ static int read_merges(Bpe* t, const Json* json, const JsonValue* merges, size_t
 int tokenizer_read_json(Bpe* t, const char* text, size_t n, Err err) {
     Json json;
     if (json_parse(&json, text, n, err)) return -1;
-    const JsonValue* model = json_get(&json, json.values, "model");
+    const JsonValue* model = json_get(json.values, "model");
     // Without a token for what is unknown, bytes that have none may be left out.
-    int some_missing = is_unset(json_get(&json, model, "unk_token"));
-    int status = read_settings(t, &json, model, err);
-    if (status == 0) status = read_vocabulary(t, &json, model, n, err);
+    int some_missing = is_unset(json_get(model, "unk_token"));
+    int status = read_settings(t, json.values, model, err);
+    if (status == 0) status = read_vocabulary(t, json.values, model, n, err);
     if (status == 0) status = bpe_index_tokens(t, err);
-    if (status == 0) status = read_merges(t, &json, json_get(&json, model, "merges"), n, err);
+    if (status == 0) status = read_merges(t, json_get(model, "merges"), n, err);
     if (status == 0) status = bpe_find_bytes(t, some_missing, err);
     json_free(&json);
     return status;

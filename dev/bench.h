@@ -65,7 +65,7 @@ static inline double bench_median_of_log(const char* path, const char* member, i
     while (file && n < MOST_LINES && (length = getline(&line, &room, file)) > 0) {
         Json json;
         if (json_parse(&json, line, (size_t)length, NULL)) break;
-        if (lines++ >= skip && json_double(json_get(&json, json.values, member), &values[n]) == 0) n++;
+        if (lines++ >= skip && json_double(json_get(json.values, member), &values[n]) == 0) n++;
         json_free(&json);
     }
     free(line);

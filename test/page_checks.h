@@ -4,15 +4,15 @@
 #include "plan/base/base.h"
 #include "test/test.h"
 
-static inline const JsonValue* member(const Json* json, const JsonValue* of, const char* name) {
-    const JsonValue* value = json_get(json, of, name);
+static inline const JsonValue* member(const JsonValue* of, const char* name) {
+    const JsonValue* value = json_get(of, name);
     if (!value) printf("    no member %s\n", name);
     return value;
 }
 
-static inline double number(const Json* json, const JsonValue* of, const char* name) {
+static inline double number(const JsonValue* of, const char* name) {
     double x = NAN;
-    json_double(member(json, of, name), &x);
+    json_double(member(of, name), &x);
     return x;
 }
 

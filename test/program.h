@@ -238,9 +238,9 @@ static inline void read_logged_value(void* context, const Json* json) {
     const JsonValue* object = json->values;
     char group[64];
     if (dot) snprintf(group, sizeof group, "%.*s", (int)(dot - v->member), v->member);
-    if (dot) object = json_get(json, object, group);
-    if (!object || json_get(json, json->values, "event")) return;
-    const JsonValue* value = json_get(json, object, name);
+    if (dot) object = json_get(object, group);
+    if (!object || json_get(json->values, "event")) return;
+    const JsonValue* value = json_get(object, name);
     if (value && value->type == JSON_NUMBER && v->n < v->room) json_double(value, &v->values[v->n++]);
 }
 

@@ -36,14 +36,14 @@ CLAIM(the_marker_lists_every_file_with_size_and_hash) {
     save(7, 0);
     char* text = checkpoint_read_file(step_dir(7), "DONE", &n, err);
     CHECK(text && json_parse(&json, text, n, err) == 0);
-    const JsonValue* files = json_get(&json, json.values, "files");
-    CHECK(json_int64(json_get(&json, json.values, "step"), &step) == 0 && step == 7);
+    const JsonValue* files = json_get(json.values, "files");
+    CHECK(json_int64(json_get(json.values, "step"), &step) == 0 && step == 7);
     CHECK(files && files->n == 3);
-    const JsonValue* model = json_at(&json, files, 2);
+    const JsonValue* model = json_at(files, 2);
     snprintf(expected, sizeof expected, "%016llx", (unsigned long long)hash_bytes("not really a model", 18, 0));
-    CHECK(json_string(json_get(&json, model, "name"), name) == 17 && !strcmp(name, "model.safetensors"));
-    CHECK(json_uint64(json_get(&json, model, "bytes"), &bytes) == 0 && bytes == 18);
-    CHECK(json_string(json_get(&json, model, "hash"), hash) == 16 && !strcmp(hash, expected));
+    CHECK(json_string(json_get(model, "name"), name) == 17 && !strcmp(name, "model.safetensors"));
+    CHECK(json_uint64(json_get(model, "bytes"), &bytes) == 0 && bytes == 18);
+    CHECK(json_string(json_get(model, "hash"), hash) == 16 && !strcmp(hash, expected));
     json_free(&json);
     free(text);
 }

@@ -34,10 +34,10 @@ static double golden(const char* arch, int* context) {
     double loss = NAN;
     size_t n = read_text(filled("test/golden/%s/golden.json", arch), text, sizeof text);
     if (json_parse(&json, text, n, err)) return NAN;
-    json_double(json_at(&json, json_get(&json, json.values, "losses"), 0), &loss);
-    const JsonValue* options = json_get(&json, json.values, "options");
+    json_double(json_at(json_get(json.values, "losses"), 0), &loss);
+    const JsonValue* options = json_get(json.values, "options");
     for (int i = 0; options && i + 1 < options->n; i++) {
-        const JsonValue *name = json_at(&json, options, i), *value = json_at(&json, options, i + 1);
+        const JsonValue *name = json_at(options, i), *value = json_at(options, i + 1);
         if (name->length == 9 && !strncmp(name->text, "--context", 9)) *context = atoi(value->text);
     }
     json_free(&json);
@@ -88,18 +88,18 @@ CLAIM(endings_are_as_likely_as_pytorch_says) {
         Json json;
         CHECK(json_parse(&json, text, read_text(filled("test/golden/%s/choices.json", arch), text, sizeof text), err) ==
               0);
-        CHECK(json_int64(json_get(&json, json.values, "right"), &expected) == 0);
+        CHECK(json_int64(json_get(json.values, "right"), &expected) == 0);
         CHECK_SH(0, "$P --dtype fp32 --eval test/golden/choices.jsonl --init test/golden/%s/init --verbose %s", arch,
                  way);
         snprintf(right, sizeof right, ": %d of 4 right", (int)expected);
         CHECK_SAID(right);
-        const JsonValue* means = json_get(&json, json.values, "means");
+        const JsonValue* means = json_get(json.values, "means");
         const char* at = output;
         for (int q = 0; means && q < means->n; q++) {
-            const JsonValue* mean = json_at(&json, means, q);
+            const JsonValue* mean = json_at(means, q);
             for (int e = 0; e < mean->n && at; e++, endings++) {
                 double wanted = NAN;
-                CHECK(json_double(json_at(&json, mean, e), &wanted) == 0);
+                CHECK(json_double(json_at(mean, e), &wanted) == 0);
                 if ((at = strstr(at, " ending "))) at = strchr(at, ':');
                 CHECK_CLOSE(at ? atof(at + 1) : NAN, wanted, tolerance * fabs(wanted));
             }

@@ -102,9 +102,9 @@ CLAIM(the_groups_of_the_text_add_up) {
 }
 
 // Number i of a list in a page; with six digits at least.
-static int has(const Json* json, const JsonValue* list, int i, double expected) {
+static int has(const JsonValue* list, int i, double expected) {
     double x = NAN;
-    return json_double(json_at(json, list, i), &x) == 0 && fabs(x - expected) <= 1e-5 * fabs(expected);
+    return json_double(json_at(list, i), &x) == 0 && fabs(x - expected) <= 1e-5 * fabs(expected);
 }
 
 CLAIM(the_page_has_the_numbers_of_the_plan_and_needs_nothing_else) {
@@ -118,27 +118,27 @@ CLAIM(the_page_has_the_numbers_of_the_plan_and_needs_nothing_else) {
     CHECK(!strstr(c->text, "<b>"));  // of the title
     if (page_json(&json, c->text)) return;
     const JsonValue* root = json.values;
-    CHECK(json_string(member(&json, root, "title"), title) > 0);
+    CHECK(json_string(member(root, "title"), title) > 0);
     CHECK_STRING(title, c->x.title);
     // Eight digits are written.
-    CHECK_CLOSE(number(&json, root, "makespan"), c->prediction.makespan, 1e-7 * c->prediction.makespan);
-    CHECK_CLOSE(number(&json, root, "l3"), c->prediction.bounds.l3, 1e-7 * c->prediction.bounds.l3);
-    CHECK_CLOSE(number(&json, root, "beside"), c->prediction.bounds.beside, 1e-7 * c->prediction.bounds.beside);
+    CHECK_CLOSE(number(root, "makespan"), c->prediction.makespan, 1e-7 * c->prediction.makespan);
+    CHECK_CLOSE(number(root, "l3"), c->prediction.bounds.l3, 1e-7 * c->prediction.bounds.l3);
+    CHECK_CLOSE(number(root, "beside"), c->prediction.bounds.beside, 1e-7 * c->prediction.bounds.beside);
     CHECK(count(c->text, "\n{\"name\":") == 2);
     for (int p = 0; p < 2; p++) {
         json_free(&json);
         if (page_line_json(&json, c->text, 1 + p)) return;
-        const JsonValue* list = member(&json, json.values, "micro_batches");
+        const JsonValue* list = member(json.values, "micro_batches");
         int64_t tokens = 0;
         CHECK(list && list->n == c->shown[p].plan.n_micro_batches);
         for (int i = 0; i < c->shown[p].plan.n_micro_batches; i++) {
             const MicroBatch* mb = &c->shown[p].plan.micro_batches[i];
-            const JsonValue *found = json_at(&json, list, i), *docs = json_at(&json, found, 6);
-            CHECK(has(&json, found, 0, mb->first_rank) && has(&json, found, 4, c->shown[p].timeline.end[i]));
+            const JsonValue *found = json_at(list, i), *docs = json_at(found, 6);
+            CHECK(has(found, 0, mb->first_rank) && has(found, 4, c->shown[p].timeline.end[i]));
             CHECK(docs && docs->n == mb->n_docs);
             for (int d = 0; d < mb->n_docs; d++) {
                 int length = c->lengths[c->shown[p].plan.docs[mb->first_doc + d]];
-                CHECK(has(&json, docs, d, length));
+                CHECK(has(docs, d, length));
                 tokens += length;
             }
         }
@@ -165,22 +165,22 @@ CLAIM(the_page_has_a_lane_for_each_stage) {
     capture(c, 1);
     CHECK(says(c, "\n{\"step\": 17, \"plan\": \"\\u003c\"}\n</script>"));
     if (page_json(&json, c->text)) return;
-    CHECK_CLOSE(number(&json, json.values, "schedule"), schedule.makespan, 1e-6 * schedule.makespan);
+    CHECK_CLOSE(number(json.values, "schedule"), schedule.makespan, 1e-6 * schedule.makespan);
     CHECK(count(c->text, "\n{\"first_rank\":") == 2);
     for (int s = 0; s < 2; s++) {
         json_free(&json);
         if (page_line_json(&json, c->text, 3 + s)) return;
-        const JsonValue *lane = json.values, *tasks = member(&json, lane, "tasks");
+        const JsonValue *lane = json.values, *tasks = member(lane, "tasks");
         CHECK(tasks && tasks->n == schedule.stages[s].n);
-        CHECK_CLOSE(number(&json, lane, "busy"), schedule.stages[s].busy, 1e-4);
+        CHECK_CLOSE(number(lane, "busy"), schedule.stages[s].busy, 1e-4);
         for (int i = 0; i < schedule.stages[s].n; i++) {
             const Task* t = &schedule.stages[s].tasks[i];
             double values[] = {t->kind, t->backward, t->round, t->slot, t->start, t->end};
-            for (int j = 0; j < COUNT(values); j++) CHECK(has(&json, json_at(&json, tasks, i), j, values[j]));
+            for (int j = 0; j < COUNT(values); j++) CHECK(has(json_at(tasks, i), j, values[j]));
         }
-        CHECK(number(&json, lane, "first_rank") == 2 * s && number(&json, lane, "ranks") == 2);
-        CHECK(number(&json, lane, "slots") == 2 - s && number(&json, lane, "first_layer") == 5 * s);
-        CHECK(number(&json, lane, "end_layer") == (s ? 9 : 5));
+        CHECK(number(lane, "first_rank") == 2 * s && number(lane, "ranks") == 2);
+        CHECK(number(lane, "slots") == 2 - s && number(lane, "first_layer") == 5 * s);
+        CHECK(number(lane, "end_layer") == (s ? 9 : 5));
     }
     json_free(&json);
     close_case(c);

@@ -28,11 +28,10 @@ static void read_golden(void) {
     size_t n = read_text(filled("test/golden/%s/golden.json", arch), text, sizeof text);
     n_golden = 0;
     if (json_parse(&json, text, n, NULL)) return;
-    const JsonValue *losses = json_get(&json, json.values, "losses"),
-                    *norms = json_get(&json, json.values, "grad_norms");
-    for (; json_at(&json, losses, n_golden) && n_golden < 64; n_golden++) {
-        json_double(json_at(&json, losses, n_golden), &golden_losses[n_golden]);
-        json_double(json_at(&json, norms, n_golden), &golden_norms[n_golden]);
+    const JsonValue *losses = json_get(json.values, "losses"), *norms = json_get(json.values, "grad_norms");
+    for (; json_at(losses, n_golden) && n_golden < 64; n_golden++) {
+        json_double(json_at(losses, n_golden), &golden_losses[n_golden]);
+        json_double(json_at(norms, n_golden), &golden_norms[n_golden]);
     }
     json_free(&json);
 }

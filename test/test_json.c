@@ -34,20 +34,19 @@ CLAIM(values_keep_their_type_text_and_children) {
         " {\"a\" : [1, -2.5e3 ,\"x\\n\"], \"b\":{}, \"c\":[ ], \"d\":null,\t\"e\":true,\r\n\"f\":false} ";
     Json json;
     CHECK(json_parse(&json, text, strlen(text), err) == 0);
-    const JsonValue *root = json.values, *a = json_get(&json, root, "a"), *second = json_at(&json, a, 1);
-    CHECK(root->type == JSON_OBJECT && root->n == 6 && root->next == json.n && json.n == 16);
+    const JsonValue *root = json.values, *a = json_get(root, "a"), *second = json_at(a, 1);
+    CHECK(root->type == JSON_OBJECT && root->n == 6 && root->next == 0 && json.n == 16);
     CHECK(root->text == text + 1 && root->length == strlen(text) - 2);
     CHECK(a && a->type == JSON_ARRAY && a->n == 3);
     CHECK(second && second->type == JSON_NUMBER && second->length == 6 && !memcmp(second->text, "-2.5e3", 6));
-    CHECK(json_at(&json, a, 2)->type == JSON_STRING && !memcmp(json_at(&json, a, 2)->text, "x\\n", 3));
-    CHECK(!json_at(&json, a, 3) && !json_at(&json, a, -1) && !json_at(&json, root, 0) && !json_at(&json, NULL, 0));
+    CHECK(json_at(a, 2)->type == JSON_STRING && !memcmp(json_at(a, 2)->text, "x\\n", 3));
+    CHECK(!json_at(a, 3) && !json_at(a, -1) && !json_at(root, 0) && !json_at(NULL, 0));
     static const JsonType types[] = {JSON_OBJECT, JSON_ARRAY, JSON_NULL, JSON_TRUE, JSON_FALSE};
     for (int i = 0; i < COUNT(types); i++) {
-        const JsonValue* v = json_get(&json, root, (const char[]){(char)('b' + i), 0});
+        const JsonValue* v = json_get(root, (const char[]){(char)('b' + i), 0});
         CHECK(v && v->type == types[i] && v->n == 0);
     }
-    CHECK(!json_get(&json, root, "g") && !json_get(&json, root, "") && !json_get(&json, a, "a") &&
-          !json_get(&json, NULL, "a"));
+    CHECK(!json_get(root, "g") && !json_get(root, "") && !json_get(a, "a") && !json_get(NULL, "a"));
     json_free(&json);
     CHECK(json.values == NULL && json.n == 0);
 }
@@ -57,11 +56,10 @@ CLAIM(names_match_unescaped_and_the_last_of_several_counts) {
     Json json;
     double x = 0;
     CHECK(json_parse(&json, text, strlen(text), err) == 0);
-    CHECK(json_double(json_get(&json, json.values, "ab"), &x) == 0 && x == 3);
-    CHECK(json_double(json_get(&json, json.values, "a\nb"), &x) == 0 && x == 2);
-    CHECK(json_double(json_get(&json, json.values, ""), &x) == 0 && x == 6);
-    CHECK(!json_get(&json, json.values, "nul") && !json_get(&json, json.values, "bad") &&
-          !json_get(&json, json.values, "a\\nb"));
+    CHECK(json_double(json_get(json.values, "ab"), &x) == 0 && x == 3);
+    CHECK(json_double(json_get(json.values, "a\nb"), &x) == 0 && x == 2);
+    CHECK(json_double(json_get(json.values, ""), &x) == 0 && x == 6);
+    CHECK(!json_get(json.values, "nul") && !json_get(json.values, "bad") && !json_get(json.values, "a\\nb"));
     json_free(&json);
 }
 
@@ -212,7 +210,7 @@ CLAIM(a_conversion_of_another_type_fails) {
     Json json;
     CHECK(json_parse(&json, text, strlen(text), err) == 0);
     for (int k = -1; k < 5; k++) {
-        const JsonValue* v = json_at(&json, json.values, k);
+        const JsonValue* v = json_at(json.values, k);
         CHECK(json_int64(v, &i) == -1 && json_uint64(v, &u) == -1 && json_double(v, &d) == -1);
         CHECK(json_string(v, out) == (k == 2 ? 1 : -1));
     }

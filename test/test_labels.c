@@ -181,7 +181,7 @@ static double golden_loss(const char* loss) {
     double value = NAN;
     Json json;
     if (json_parse(&json, text, read_text("test/golden/gpt2/labels.json", text, sizeof text), NULL)) return NAN;
-    json_double(json_get(&json, json.values, loss), &value);
+    json_double(json_get(json.values, loss), &value);
     json_free(&json);
     return value;
 }

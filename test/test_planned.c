@@ -36,8 +36,8 @@ typedef struct Log {
 
 static void read_plan(void* context, const Json* json) {
     Log* log = (Log*)context;
-    const JsonValue *sizes = json_get(json, json->values, "cp_sizes"), *plan = json_get(json, json->values, "plan");
-    if (log->n == MOST_STEPS || !json_get(json, json->values, "loss")) return;
+    const JsonValue *sizes = json_get(json->values, "cp_sizes"), *plan = json_get(json->values, "plan");
+    if (log->n == MOST_STEPS || !json_get(json->values, "loss")) return;
     CHECK(sizes && plan && sizes->length < sizeof log->cp_sizes[0] && plan->length < sizeof log->plan[0]);
     if (sizes) snprintf(log->cp_sizes[log->n], sizeof log->cp_sizes[0], "%.*s", (int)sizes->length, sizes->text);
     if (plan) json_text(plan, log->plan[log->n], sizeof log->plan[0]);

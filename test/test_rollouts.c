@@ -34,17 +34,17 @@ static void read_line(const char* name, int j) {
 
 static Answer answer_of(int i) {
     Answer a = {0};
-    const JsonValue* value = json_at(&json, json_get(&json, json.values, "answers"), i);
-    const JsonValue *tokens = json_get(&json, value, "tokens"), *logprobs = json_get(&json, value, "logprobs");
+    const JsonValue* value = json_at(json_get(json.values, "answers"), i);
+    const JsonValue *tokens = json_get(value, "tokens"), *logprobs = json_get(value, "logprobs");
     CHECK(tokens && logprobs && tokens->n == logprobs->n && tokens->n > 0 && tokens->n <= CONTEXT);
     for (; tokens && a.n < tokens->n; a.n++) {
         int64_t token = -1;
-        CHECK(json_int64(json_at(&json, tokens, a.n), &token) == 0);
-        CHECK(json_double(json_at(&json, logprobs, a.n), &a.logprobs[a.n]) == 0 && a.logprobs[a.n] <= 0);
+        CHECK(json_int64(json_at(tokens, a.n), &token) == 0);
+        CHECK(json_double(json_at(logprobs, a.n), &a.logprobs[a.n]) == 0 && a.logprobs[a.n] <= 0);
         a.tokens[a.n] = (int)token;
     }
-    a.ended = json_get(&json, value, "ended")->type == JSON_TRUE;
-    CHECK(json_string(json_get(&json, value, "text"), a.text) >= 0);
+    a.ended = json_get(value, "ended")->type == JSON_TRUE;
+    CHECK(json_string(json_get(value, "text"), a.text) >= 0);
     for (int t = 0; t < a.n; t++)
         CHECK((a.tokens[t] == ends[0] || a.tokens[t] == ends[1]) == (a.ended && t == a.n - 1));
     return a;
@@ -114,7 +114,7 @@ CLAIM(answers_that_share_a_prompt_are_those_that_each_text_alone_gives) {
         int prompt[CONTEXT];
         Answer first;
         read_line("inside", j);
-        int64_t n = json_string(json_get(&json, json.values, "prompt"), text);
+        int64_t n = json_string(json_get(json.values, "prompt"), text);
         prompt[0] = byte_tokenizer.end_of_text;
         for (int t = 0; t < n; t++) prompt[1 + t] = (unsigned char)text[t];
         for (int i = 0; i < ANSWERS; i++) {
@@ -166,11 +166,11 @@ CLAIM(log_probabilities_are_losses_of_an_evaluation_without_temperature) {
     CHECK_SH(0, ROLL "--rollouts $W/a");
     for (int j = 0; j < PROMPTS; j++) {
         read_line("a", j);
-        const JsonValue* prompt = json_get(&json, json.values, "prompt");
+        const JsonValue* prompt = json_get(json.values, "prompt");
         for (int i = 0; i < ANSWERS; i++) {
             Answer a = answer_of(i);
-            const JsonValue* answer = json_at(&json, json_get(&json, json.values, "answers"), i);
-            const JsonValue* text = json_get(&json, answer, "text");  // with its escapes
+            const JsonValue* answer = json_at(json_get(json.values, "answers"), i);
+            const JsonValue* text = json_get(answer, "text");  // with its escapes
             if (!a.ended || (int)strlen(a.text) != a.n - 1) continue;
             fprintf(pairs, "{\"prompt\": \"%.*s\", \"completion\": \"%.*s\"}\n", (int)prompt->length, prompt->text,
                     (int)text->length, text->text);
@@ -199,13 +199,13 @@ CLAIM(a_file_of_rollouts_is_data_whose_scores_are_its_log_probabilities) {
         for (int i = 0; i < ANSWERS; i++) all[i] = answer_of(i);
         json_free(&json);
         read_line("scores", j);
-        const JsonValue* scores = json_get(&json, json.values, "logprobs");
+        const JsonValue* scores = json_get(json.values, "logprobs");
         for (int i = 0; i < ANSWERS; i++) {
-            const JsonValue* list = json_at(&json, scores, i);
+            const JsonValue* list = json_at(scores, i);
             CHECK(list && list->n == all[i].n);
             for (int t = 0; list && t < MIN(list->n, all[i].n); t++) {
                 double score = NAN;
-                json_double(json_at(&json, list, t), &score);
+                json_double(json_at(list, t), &score);
                 CHECK_CLOSE(score, all[i].logprobs[t], 1e-5 * fmax(1, fabs(score)));
             }
         }
@@ -261,9 +261,9 @@ CLAIM(a_line_keeps_its_other_members_and_text_is_utf8) {
     CHECK_SH(0, ROLL "--rollouts $W/a --temperature 100 --top-k 0");
     read_line("a", 2);
     int64_t id = 0;
-    CHECK(json_int64(json_get(&json, json.values, "id"), &id) == 0 && id == 7);
-    CHECK(json_is(json_get(&json, json_get(&json, json.values, "deep"), "a"), "\"b\\"));
-    CHECK(json_get(&json, json.values, "answers")->n == ANSWERS && json.values->n == 4);
+    CHECK(json_int64(json_get(json.values, "id"), &id) == 0 && id == 7);
+    CHECK(json_is(json_get(json_get(json.values, "deep"), "a"), "\"b\\"));
+    CHECK(json_get(json.values, "answers")->n == ANSWERS && json.values->n == 4);
     json_free(&json);
     CHECK(strstr(lines, "\xef\xbf\xbd"));
     CHECK_SH(0, "! iconv -f utf-8 -t utf-8 $W/a > $W/b || cmp $W/a $W/b");
@@ -343,7 +343,7 @@ CLAIM(a_signal_leaves_the_answers_that_were_finished) {
     CHECK(ended_within(pid, 10) == 128 + SIGINT);
     CHECK_SH(0, "test $(ls $W/alone | wc -l) = 1 && test $(wc -l < $W/alone/a) = 1");
     read_line("alone/a", 0);
-    int n = json.values ? json_get(&json, json.values, "answers")->n : 0;
+    int n = json.values ? json_get(json.values, "answers")->n : 0;
     CHECK(n > 0 && n < 65536);
     for (int i = 0; i < MIN(n, 200); i++) {  // the first ones, and the last ones
         Answer a = answer_of(i < 100 ? i : MAX(0, n - 200) + i);

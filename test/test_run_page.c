@@ -98,9 +98,9 @@ CLAIM(a_name_cannot_end_the_data_and_no_step_is_a_page_too) {
     open_page(&page, bad);
     CHECK(!strstr(written(&page, "none.html"), "<b>") && !strstr(text, "nan"));
     if (!page_json(&json, text)) {
-        CHECK(json_string(member(&json, json.values, "run"), name) > 0);
+        CHECK(json_string(member(json.values, "run"), name) > 0);
         CHECK_STRING(name, page.dir);
-        CHECK(member(&json, json.values, "loss")->type == JSON_NULL);
+        CHECK(member(json.values, "loss")->type == JSON_NULL);
         json_free(&json);
     }
     run_page_close(&page);
@@ -145,8 +145,8 @@ CLAIM(of_a_long_log_equally_many_are_left_out_but_of_the_last) {
         check_kept(steps, steps_kept(steps, "val_loss", first), n);
         CHECK(strstr(text, "\"at\": 2999,") && count(text, "{\"event\": \"start\"") <= MOST_LINES);
         if (!page_json(&json, text)) {
-            CHECK(number(&json, json.values, "val_loss") == 1);  // the least of all, whichever are kept
-            CHECK(number(&json, json.values, "seconds") == 99.5);
+            CHECK(number(json.values, "val_loss") == 1);  // the least of all, whichever are kept
+            CHECK(number(json.values, "seconds") == 99.5);
             json_free(&json);
         }
         if (test_failures_in_claim) printf("    of %d lines\n", n);
@@ -229,16 +229,16 @@ CLAIM(terminal_table_and_page_say_one_loss_one_speed_and_one_time) {
     CHECK(row && sscanf(row, "%*s %*s %15s %*s %*s %lf %15s", of_table[0], &speed, of_table[1]) == 3);
     CHECK_STRING(of_table[0], loss);
     if (page_json(&json, text)) return;
-    snprintf(words, sizeof words, "%.4f", number(&json, json.values, "loss"));
+    snprintf(words, sizeof words, "%.4f", number(json.values, "loss"));
     CHECK_STRING(words, loss);
-    CHECK_STRING(text_duration(number(&json, json.values, "seconds"), words), after);
-    CHECK_CLOSE(atof(of_table[1]), number(&json, json.values, "seconds"), 0.0501);
+    CHECK_STRING(text_duration(number(json.values, "seconds"), words), after);
+    CHECK_CLOSE(atof(of_table[1]), number(json.values, "seconds"), 0.0501);
     int n = log_values("one", "seconds", seconds, COUNT(seconds));
     CHECK(n == 60 && log_values("one", "tokens", tokens, COUNT(tokens)) == 60);
     for (int k = 0; k < n; k++) sum += seconds[k], all += tokens[k];
-    CHECK_CLOSE(number(&json, json.values, "tokens_per_second"), all / sum, 1e-6 * all / sum);
+    CHECK_CLOSE(number(json.values, "tokens_per_second"), all / sum, 1e-6 * all / sum);
     CHECK_CLOSE(speed, all / sum, 0.51);
-    CHECK(number(&json, json.values, "seconds") > sum);  // what is between steps counts
+    CHECK(number(json.values, "seconds") > sum);  // what is between steps counts
     json_free(&json);
 }
 
@@ -284,23 +284,23 @@ CLAIM(a_log_line_has_what_every_rank_did) {
     record.sent[SENT_TENSOR] = 12, record.sent[SENT_SLICES] = 34;
     record.ranks = ranks, record.n_ranks = RANKS;
     if (log_line("ranks", &record, &json)) return;
-    const JsonValue *found = member(&json, json.values, "ranks"), *bytes = member(&json, json.values, "bytes");
+    const JsonValue *found = member(json.values, "ranks"), *bytes = member(json.values, "bytes");
     CHECK(found && found->type == JSON_OBJECT && found->n == COUNT(names));
     for (int f = 0; f < COUNT(names); f++) {
-        const JsonValue* list = member(&json, found, names[f]);
+        const JsonValue* list = member(found, names[f]);
         CHECK(list && list->type == JSON_ARRAY && list->n == RANKS);
         for (int r = 0; r < RANKS; r++) {
             float x = values[r][f];
-            CHECK(is_close(json_at(&json, list, r), isfinite(x) ? (double)x : NAN));
+            CHECK(is_close(json_at(list, r), isfinite(x) ? (double)x : NAN));
         }
     }
-    CHECK(number(&json, json.values, "emulated_ms") == 1.0 / 3);
-    CHECK(number(&json, bytes, "tensor") == 12 && number(&json, bytes, "slices") == 34);
+    CHECK(number(json.values, "emulated_ms") == 1.0 / 3);
+    CHECK(number(bytes, "tensor") == 12 && number(bytes, "slices") == 34);
     json_free(&json);
     record.ranks = NULL, record.emulated_ms = NAN;
     if (log_line("unknown", &record, &json)) return;
-    CHECK(member(&json, json.values, "ranks")->type == JSON_NULL);
-    CHECK(member(&json, json.values, "emulated_ms")->type == JSON_NULL);
+    CHECK(member(json.values, "ranks")->type == JSON_NULL);
+    CHECK(member(json.values, "emulated_ms")->type == JSON_NULL);
     json_free(&json);
 }
 

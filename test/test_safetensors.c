@@ -153,10 +153,10 @@ CLAIM(the_header_is_aligned_json_in_the_given_order) {
     CHECK((8 + n_header) % 64 == 0 && !memcmp(bytes + 2, "\0\0\0\0\0\0", 6) && bytes[8] == '{');
     CHECK(n == 8 + n_header + sizeof f32_values + sizeof bf16_values + sizeof f64_values + sizeof scalar);
     CHECK(json_parse(&json, (const char*)bytes + 8, n_header, err) == 0);
-    CHECK(json_get(&json, json_get(&json, json.values, "__metadata__"), "format") != NULL);
-    const JsonValue* offsets = json_get(&json, json_get(&json, json.values, "four"), "data_offsets");
+    CHECK(json_get(json_get(json.values, "__metadata__"), "format") != NULL);
+    const JsonValue* offsets = json_get(json_get(json.values, "four"), "data_offsets");
     uint64_t begin = 0;
-    CHECK(json_uint64(json_at(&json, offsets, 0), &begin) == 0 && begin == sizeof f32_values + sizeof bf16_values);
+    CHECK(json_uint64(json_at(offsets, 0), &begin) == 0 && begin == sizeof f32_values + sizeof bf16_values);
     json_free(&json);
 }
 

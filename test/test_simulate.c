@@ -39,10 +39,9 @@ static int read_row(Row* row, const char* line, size_t n) {
     int bad = 0;
     if (json_parse(&json, line, n, NULL) < 0) return -1;
     bad |= json.values[0].type != JSON_OBJECT || json.values[0].n != FIELDS + 1;
-    const JsonValue* plan = bad ? NULL : json_get(&json, json.values, "plan");
+    const JsonValue* plan = bad ? NULL : json_get(json.values, "plan");
     bad |= !plan || plan->length >= sizeof row->plan || json_string(plan, row->plan) < 0;
-    for (int i = 0; i < FIELDS && !bad; i++)
-        bad |= json_double(json_get(&json, json.values, fields[i]), &row->of[i]) < 0;
+    for (int i = 0; i < FIELDS && !bad; i++) bad |= json_double(json_get(json.values, fields[i]), &row->of[i]) < 0;
     json_free(&json);
     return bad ? -1 : 0;
 }

@@ -43,20 +43,19 @@ typedef struct Steps {
 
 static void read_step(void* context, const Json* json) {
     Steps* all = (Steps*)context;
-    if (all->last == MOST_STEPS - 1 || !json_get(json, json->values, "loss_hash")) return;
-    CHECK(number(json_get(json, json->values, "step")) == all->last + 1);
+    if (all->last == MOST_STEPS - 1 || !json_get(json->values, "loss_hash")) return;
+    CHECK(number(json_get(json->values, "step")) == all->last + 1);
     Step* s = &all->step[++all->last];
-    const JsonValue *root = json->values, *ranks = json_get(json, root, "ranks"),
-                    *bytes = json_get(json, root, "bytes");
-    CHECK(json_text(json_get(json, root, "loss_hash"), s->hash, sizeof s->hash) == 0);
-    s->loss = number(json_get(json, root, "loss"));
-    s->seconds = number(json_get(json, root, "seconds"));
-    s->emulated = number(json_get(json, root, "emulated_ms"));
-    s->slices = number(json_get(json, bytes, "slices"));
+    const JsonValue *root = json->values, *ranks = json_get(root, "ranks"), *bytes = json_get(root, "bytes");
+    CHECK(json_text(json_get(root, "loss_hash"), s->hash, sizeof s->hash) == 0);
+    s->loss = number(json_get(root, "loss"));
+    s->seconds = number(json_get(root, "seconds"));
+    s->emulated = number(json_get(root, "emulated_ms"));
+    s->slices = number(json_get(bytes, "slices"));
     for (int f = 0; f < FIELDS; f++) {
-        const JsonValue* values = json_get(json, ranks, field_names[f]);
+        const JsonValue* values = json_get(ranks, field_names[f]);
         CHECK(values && values->type == JSON_ARRAY && values->n <= RANKS);
-        for (int r = 0; values && r < RANKS; r++) s->of[f][r] = number(json_at(json, values, r));
+        for (int r = 0; values && r < RANKS; r++) s->of[f][r] = number(json_at(values, r));
     }
 }
 

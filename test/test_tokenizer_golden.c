@@ -30,8 +30,8 @@ static uint64_t drawn;
 static uint64_t draw(uint64_t n) { return hash64(++drawn) % n; }
 
 static const JsonValue* draw_from(const char* name) {
-    const JsonValue* all = json_get(&source, source.values, name);
-    return json_at(&source, all, (int)draw((uint64_t)all->n));
+    const JsonValue* all = json_get(source.values, name);
+    return json_at(all, (int)draw((uint64_t)all->n));
 }
 
 static char* put_character(char* p, uint32_t code) {
@@ -44,7 +44,7 @@ static char* put_character(char* p, uint32_t code) {
 
 // One line, not terminated; returns its length.
 static size_t make_line(char line[LINE_MAX], int number) {
-    const JsonValue* letters = json_get(&source, source.values, "letters");
+    const JsonValue* letters = json_get(source.values, "letters");
     char* p = line;
     drawn = (uint64_t)number << 12;
     for (uint64_t pieces = 1 + draw(40); pieces > 0; pieces--) {
@@ -56,8 +56,8 @@ static size_t make_line(char line[LINE_MAX], int number) {
         } else {
             int64_t first = 0, last = 0;
             const JsonValue* range = draw_from("ranges");
-            json_int64(json_at(&source, range, 0), &first);
-            json_int64(json_at(&source, range, 1), &last);
+            json_int64(json_at(range, 0), &first);
+            json_int64(json_at(range, 1), &last);
             for (uint64_t n = 1 + draw(4); n > 0; n--)
                 p = put_character(p, (uint32_t)first + (uint32_t)draw((uint64_t)(last - first + 1)));
         }
@@ -69,8 +69,8 @@ static size_t make_line(char line[LINE_MAX], int number) {
 
 static uint64_t golden_hash(int block, const char* name) {
     uint64_t hash = 0;
-    const JsonValue* blocks = json_get(&golden, golden.values, "blocks");
-    CHECK(json_uint64(json_get(&golden, json_at(&golden, blocks, block), name), &hash) == 0);
+    const JsonValue* blocks = json_get(golden.values, "blocks");
+    CHECK(json_uint64(json_get(json_at(blocks, block), name), &hash) == 0);
     return hash;
 }
 
@@ -87,14 +87,14 @@ static void check_kind(int kind) {
         }
         CHECK(hash == golden_hash(number / BLOCK - 1, kinds[kind]));
     }
-    const JsonValue* examples = json_get(&golden, golden.values, "examples");
+    const JsonValue* examples = json_get(golden.values, "examples");
     for (int number = 0; number < EXAMPLES; number++) {
-        const JsonValue* expected = json_get(&golden, json_at(&golden, examples, number), kinds[kind]);
+        const JsonValue* expected = json_get(json_at(examples, number), kinds[kind]);
         size_t n = tokenizers[kind]->encode(tokenizers[kind], tokens, line, make_line(line, number));
         CHECK(expected && (size_t)expected->n == n);
         for (size_t i = 0; i < n; i++) {
             int64_t token = -1;
-            json_int64(json_at(&golden, expected, (int)i), &token);
+            json_int64(json_at(expected, (int)i), &token);
             CHECK(tokens[i] == token);
         }
     }

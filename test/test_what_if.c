@@ -27,11 +27,11 @@ static double cell(const char* corner, const char* name, const char* column) {
     double x = NAN;
     const char *line = strstr(page, filled("{\"table\":[[\"%s\",", corner)), *end = line ? strchr(line, '\n') : NULL;
     if (!end || json_parse(&json, line, (size_t)(end - line), NULL)) return NAN;
-    const JsonValue *table = json_get(&json, json.values, "table"), *head = json_at(&json, table, 0);
+    const JsonValue *table = json_get(json.values, "table"), *head = json_at(table, 0);
     for (int r = 1, c = 0; r < table->n; r++) {
-        const JsonValue* row = json_at(&json, table, r);
-        for (c = 0; c < head->n && !json_is(json_at(&json, head, c), column);) c++;
-        const JsonValue* value = json_is(json_at(&json, row, 0), name) ? json_at(&json, row, c) : NULL;
+        const JsonValue* row = json_at(table, r);
+        for (c = 0; c < head->n && !json_is(json_at(head, c), column);) c++;
+        const JsonValue* value = json_is(json_at(row, 0), name) ? json_at(row, c) : NULL;
         if (value && json_text(value, word, sizeof word) == 0) sscanf(word, "%lf", &x);
     }
     json_free(&json);
@@ -175,15 +175,14 @@ CLAIM(questions_that_cannot_be_answered_are_refused) {
         {"--price 2", "--price is for --what-if", 0},
         {"--what-if", "type: build/simulate what-if --data", 0},
         {"--what-if --ranks 8 --machine h200-8b", "type: build/simulate what-if --data & --machine h200-8b", 0}};
-    static const Refusal questions[] = {
-        {"--ranks 8 --machine foo", "--machine foo & a100-7b, h200-8b", 0},
-        {"--ranks 8", "expects machines & try --machine", 0},
-        {"--machine h200-8b", "--ranks & try --ranks 64", 0},
-        {"--ranks 8 --machine h200-8b --price 1,2", "each --machine, 1, found 2", 0},
-        {"--ranks 8 --machine h200-8b --price x", "as 2.5,4, found \"x\"", 0},
-        {"--ranks 8 --machine $W/bare", "what memory a rank of & --memory 40G", 0},
-        {"--ranks 8 --machine $W/bare --memory 1G --mtbf 9", "device GIB GB/S", 0},
-        {"--ranks 8 --machine h200-8b --layout auto", "found --layout", 0}};
+    static const Refusal questions[] = {{"--ranks 8 --machine foo", "--machine foo & a100-7b, h200-8b", 0},
+                                        {"--ranks 8", "expects machines & try --machine", 0},
+                                        {"--machine h200-8b", "--ranks & try --ranks 64", 0},
+                                        {"--ranks 8 --machine h200-8b --price 1,2", "each --machine, 1, found 2", 0},
+                                        {"--ranks 8 --machine h200-8b --price x", "as 2.5,4, found \"x\"", 0},
+                                        {"--ranks 8 --machine $W/bare", "what memory a rank of & --memory 40G", 0},
+                                        {"--ranks 8 --machine $W/bare --memory 1G --mtbf 9", "device GIB GB/S", 0},
+                                        {"--ranks 8 --machine h200-8b --layout auto", "found --layout", 0}};
     CHECK_SH(0, "grep -v device $W/fast > $W/bare");
     CHECK_REFUSALS(MODEL "--out $W/refused ", rows);
     for (int i = 0; i < COUNT(questions); i++)

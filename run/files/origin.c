@@ -306,7 +306,7 @@ static double saved_loss(const char* run_dir, int64_t step) {
     double loss = NAN;
     char* text = checkpoint_path(dir, run_dir, step, NULL) ? NULL : checkpoint_read_file(dir, "state.json", &n, NULL);
     if (text && !json_parse(&json, text, n, NULL)) {
-        if (json_double(json_get(&json, json.values, "loss"), &loss)) loss = NAN;
+        if (json_double(json_get(json.values, "loss"), &loss)) loss = NAN;
         json_free(&json);
     }
     free(text);

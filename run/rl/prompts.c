@@ -44,8 +44,8 @@ static int prompt_encode(Prompt* p, const Run* run, Err err) {
     char names[256];
     size_t n = strlen(p->line);
     if (json_parse(&p->json, p->line, n, err)) return -1;
-    const JsonValue* value = json_get(&p->json, p->json.values, "prompt");
-    if (!value) return fail(err, "no \"prompt\" in it, but %s", json_names(&p->json, names, sizeof names));
+    const JsonValue* value = json_get(p->json.values, "prompt");
+    if (!value) return fail(err, "no \"prompt\" in it, but %s", json_names(p->json.values, names, sizeof names));
     char* text = (char*)rollouts_take(n + 1, 1);
     int64_t replaced = 0, bytes = json_prose(value, text, &replaced);
     if (bytes >= 0) {
@@ -99,9 +99,8 @@ static void put_answer(FILE* out, const Drawn* x, const Tokenizer* tokenizer, Ma
 }
 
 void prompt_put(FILE* out, const Prompt* p, const Tokenizer* tokenizer, Made* made) {
-    const JsonValue *root = p->json.values, *name = root + 1;
     fprintf(out, "%" PRId64 " {", p->number);
-    for (int i = 0; i < root->n; i++, name = json_next(&p->json, name + 1)) {
+    for (const JsonValue* name = json_members(p->json.values); name; name = json_next(name)) {
         const JsonValue* value = name + 1;
         int quotes = value->type == JSON_STRING;  // the text of a string lacks its quotes
         if (json_is(name, "answers")) continue;

@@ -34,17 +34,17 @@ static int count_logged(void) { return (int)MIN(logged.seen, (int64_t)MOST_REPLA
 
 static double number(const Json* json, const char* name) {
     double x = NAN;
-    json_double(json_get(json, json->values, name), &x);
+    json_double(json_get(json->values, name), &x);
     return x;
 }
 
 // Takes the speeds of a step, if all ranks have one.
 static void take_speeds(const Json* json) {
-    const JsonValue *ranks = json_get(json, json->values, "ranks"),
-                    *speeds = ranks && ranks->type == JSON_OBJECT ? json_get(json, ranks, "speed") : NULL;
+    const JsonValue *ranks = json_get(json->values, "ranks"),
+                    *speeds = ranks && ranks->type == JSON_OBJECT ? json_get(ranks, "speed") : NULL;
     int n = speeds && speeds->type == JSON_ARRAY ? speeds->n : 0, r = 0;
     double* speed = (double*)calloc((size_t)MAX(n, 1), sizeof *speed);
-    while (speed && r < n && json_double(json_at(json, speeds, r), &speed[r]) == 0 && speed[r] > 0) r++;
+    while (speed && r < n && json_double(json_at(speeds, r), &speed[r]) == 0 && speed[r] > 0) r++;
     double* spent = speed && n && r == n ? logged.speed : speed;
     if (spent != speed) logged.speed = speed, logged.n_speeds = n;
     free(spent);
@@ -55,7 +55,7 @@ static void take_line(const char* line, size_t n) {
     char event[16];
     if (json_parse(&json, line, n, NULL)) return;
     int is_object = json.values->type == JSON_OBJECT;
-    if (is_object && json_text(json_get(&json, json.values, "event"), event, sizeof event) == 0) {
+    if (is_object && json_text(json_get(json.values, "event"), event, sizeof event) == 0) {
         double blocked = number(&json, "save_blocked_ms"), written = number(&json, "save_seconds");
         if (!strcmp(event, "start")) free(logged.start), logged.start = strndup(line, n);
         if (!strcmp(event, "save") && isfinite(blocked + written))
@@ -105,14 +105,12 @@ void what_if_read(Run* run) {
     if (!*run->config.what_if) return;
     read_log(run->config.what_if);
     if (json_parse(&json, logged.start, strlen(logged.start), err)) die("what-if %s: %s", logged.path, err);
-    const JsonValue *options = json_get(&json, json.values, "options"), *key = options;
-    for (int i = 0; options && options->type == JSON_OBJECT && i < options->n; i++) {
-        key = i ? json_next(&json, key + 1) : options + 1;
+    for (const JsonValue* key = json_members(json_get(json.values, "options")); key; key = json_next(key)) {
         char* value = config_string(&run->config, key[1].length + 1);
         if (!value) die("no memory for the options of %s", logged.path);
         if (json_text(key, name, sizeof name) == 0 && json_string(key + 1, value) >= 0) restore(run, name, value);
     }
-    json_int64(json_get(&json, json.values, "ranks"), &n);
+    json_int64(json_get(json.values, "ranks"), &n);
     snprintf(ranks, sizeof ranks, "%" PRId64, n);
     if (option_set(&run->config, &option_find("--ranks")->value, ranks, err)) die("what-if %s: %s", logged.path, err);
     json_free(&json);

@@ -31,20 +31,20 @@ void run_page_close(RunPage* page) {
 
 static double number_of(const Json* json, const char* name) {
     double x = NAN;
-    json_double(json_get(json, json->values, name), &x);
+    json_double(json_get(json->values, name), &x);
     return x;
 }
 
 static LineKind kind_of(const Json* json) {
     int64_t at;
     char event[64];
-    const JsonValue *root = json->values, *name = json_get(json, root, "event");
+    const JsonValue *root = json->values, *name = json_get(root, "event");
     if (root->type != JSON_OBJECT) return LINE_OTHER;
-    if (json_int64(json_get(json, root, name ? "at" : "step"), &at) || at < 0) return LINE_OTHER;
+    if (json_int64(json_get(root, name ? "at" : "step"), &at) || at < 0) return LINE_OTHER;
     if (name && json_text(name, event, sizeof event)) return LINE_OTHER;
     if (name) return strcmp(event, "start") ? LINE_EVENT : LINE_START;
-    if (json_get(json, root, "val_targets")) return LINE_EVALUATION;
-    return json_get(json, root, "loss") ? LINE_STEP : LINE_OTHER;
+    if (json_get(root, "val_targets")) return LINE_EVALUATION;
+    return json_get(root, "loss") ? LINE_STEP : LINE_OTHER;
 }
 
 static void sum(RunPage* page, const Json* json, LineKind kind) {
@@ -58,7 +58,7 @@ static void sum(RunPage* page, const Json* json, LineKind kind) {
     if (kind != LINE_STEP) return;
     StepRecord record = {.loss = number_of(json, "loss")};
     progress_add(&page->smooth, &record);
-    json_int64(json_get(json, json->values, "step"), &page->last_step);
+    json_int64(json_get(json->values, "step"), &page->last_step);
     if (isfinite(tokens) && spent > 0) page->tokens += tokens, page->in_steps += spent;
 }
 
@@ -164,23 +164,23 @@ int run_page_write(RunPage* pages, int n, const char* path, Err err) {
 // The options with which a run was started last; NULL: not known. Freed with json.
 static const JsonValue* last_options(const RunPage* page, Json* json) {
     if (!page->start || json_parse(json, page->start, strlen(page->start), NULL)) return NULL;
-    const JsonValue* options = json_get(json, json->values, "options");
+    const JsonValue* options = json_get(json->values, "options");
     return options && options->type == JSON_OBJECT ? options : NULL;
 }
 
 // A row with the values of an option, where they differ.
-static void put_option(TextTable* table, const char* name, const Json* json, const JsonValue* const* options, int n) {
-    const JsonValue *first = json_get(&json[0], options[0], name), *value;
+static void put_option(TextTable* table, const char* name, const JsonValue* const* options, int n) {
+    const JsonValue *first = json_get(options[0], name), *value;
     int differs = 0;
     for (int i = 1; i < n; i++) {
-        value = json_get(&json[i], options[i], name);
+        value = json_get(options[i], name);
         differs |= !value != !first ||
                    (value && (value->length != first->length || memcmp(value->text, first->text, value->length) != 0));
     }
     if (!differs) return;
     text_cells(table, "%s", name);
     for (int i = 0; i < n; i++) {
-        value = json_get(&json[i], options[i], name);
+        value = json_get(options[i], name);
         char* text = value && value->type == JSON_STRING ? (char*)calloc(value->length + 1, 1) : NULL;
         if (text && json_string(value, text) < 0) text[0] = 0;
         if (text) text_clean(text);
@@ -194,15 +194,13 @@ static void put_options(TextTable* table, const RunPage* pages, int n) {
     Json* json = (Json*)calloc((size_t)MAX(n, 1), sizeof *json);
     const JsonValue** options = (const JsonValue**)calloc((size_t)MAX(n, 1), sizeof *options);
     for (int i = 0; i < n && json && options; i++) options[i] = last_options(&pages[i], &json[i]);
-    for (int i = 0; i < n && json && options; i++) {
-        const JsonValue* key = options[i] ? options[i] + 1 : NULL;
-        for (int m = 0; key && m < options[i]->n; m++, key = &json[i].values[key[1].next]) {
+    for (int i = 0; i < n && json && options; i++)
+        for (const JsonValue* key = json_members(options[i]); key; key = json_next(key)) {
             char name[64] = "";
             int is_new = json_text(key, name, sizeof name) == 0;
-            for (int k = 0; k < i && is_new; k++) is_new = !json_get(&json[k], options[k], name);
-            if (is_new) put_option(table, name, json, options, n);
+            for (int k = 0; k < i && is_new; k++) is_new = !json_get(options[k], name);
+            if (is_new) put_option(table, name, options, n);
         }
-    }
     for (int i = 0; i < n && json; i++) json_free(&json[i]);
     free(options);
     free(json);
