@@ -165,7 +165,7 @@ void docs_close(Docs* docs) {
 
 // ---- reading
 
-static const DocsFile* file_of(const Docs* docs, int64_t doc) {
+const DocsFile* docs_file_of(const Docs* docs, int64_t doc) {
     return &docs->files[last_at_most(&docs->files->first_doc, sizeof *docs->files, docs->n_files, doc)];
 }
 
@@ -173,12 +173,12 @@ int docs_read(const Docs* docs, int64_t doc, int64_t first, int n, int* out, Err
     if (doc < 0 || doc >= docs->n || first < 0 || n < 0 || first > docs_length(docs, doc) - n)
         return fail(err, "%d tokens from %lld on of document %lld, of %lld, do not exist", n, (long long)first,
                     (long long)doc, (long long)docs->n);
-    const DocsFile* file = file_of(docs, doc);
+    const DocsFile* file = docs_file_of(docs, doc);
     if (n > 0 && file->format->is_text && first-- == 0) *out++ = docs->end_of_text, n--, first++;
     return n ? file->format->read(docs, file, doc, first, n, out, err) : 0;
 }
 
 int docs_learnt(const Docs* docs, int64_t doc, int64_t first, int n, int* targets) {
-    const DocsFormat* format = file_of(docs, doc)->format;
+    const DocsFormat* format = docs_file_of(docs, doc)->format;
     return format->learnt ? format->learnt(docs, doc, first, n, targets) : n;
 }

@@ -119,7 +119,7 @@ static int open_keyed(Docs** out, const char* const* paths, int n_paths, uint64_
         docs_on_progress(NULL, 0);
         // Only what is encoded whole is kept, without instructions, whose labels an index does not say.
         const DocsMore* m = status ? NULL : (*out)->more;
-        if (!m || !is_kept || m->n_spans || m->n_encoded != docs_tokens(*out)) return status;
+        if (!m || !is_kept || m->n_learnt || m->n_encoded != docs_tokens(*out)) return status;
         if (save_shard(*out, cache->dir, names[0], files[0], words) ||
             save_index(*out, key, files[0], cache->dir, names[1], files[1], words))
             return 0;

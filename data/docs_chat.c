@@ -17,30 +17,6 @@
 #include "data/tokenizer_files.h"
 #include "plan/base/base.h"
 
-// ---- what is to be learnt
-
-// Returns the number of learnt tokens before `token`, counted from the beginning of the corpus.
-static int64_t labels_before(const DocsMore* m, int64_t token) {
-    if (m->n_spans == 0 || token <= m->spans[0].first) return 0;
-    const DocsSpan* s = &m->spans[last_at_most(&m->spans->first, sizeof *m->spans, m->n_spans, token)];
-    return s->before + MIN(token, s->end) - s->first;
-}
-
-static int learnt(const Docs* docs, int64_t doc, int64_t first, int n, int* targets) {
-    const DocsMore* m = docs->more;
-    if (m->n_spans == 0 || n <= 0) return n;
-    int64_t token = docs->list[doc].start + first;
-    const DocsSpan* end = m->spans + m->n_spans;
-    const DocsSpan* s = m->spans + last_at_most(&m->spans->first, sizeof *m->spans, m->n_spans, token);
-    for (int i = 0; targets && i < n; i++) {
-        while (s < end && s->end <= token + i) s++;
-        if (s == end || token + i < s->first) targets[i] = -1;
-    }
-    return (int)(labels_before(m, token + n) - labels_before(m, token));
-}
-
-const DocsFormat docs_instructions = {0, docs_read_encoded, learnt};
-
 // ---- opening
 
 // The form in which a vocabulary's models see messages.
@@ -144,34 +120,33 @@ typedef struct Turn {
 } Turn;
 
 typedef struct Chat {
-    Growing tree;
+    Making* m;
     int turns;  // with alternatives
     Turn turn[MOST_DEPTH];
 } Chat;
 
 // Branches after the header of a turn: its content becomes a child of all before it, as the alternatives will.
 static int begin_turn(Chat* chat, const JsonValue* alternatives, int learns) {
-    Growing* g = &chat->tree;
-    if (!learns) return fail(g->m->err, "\"alternatives\" of a message that is not an assistant's: nobody learns them");
-    if (chat->turns == MOST_DEPTH) return fail(g->m->err, "more than %d turns have \"alternatives\"", MOST_DEPTH);
+    Making* m = chat->m;
+    if (!learns) return fail(m->err, "\"alternatives\" of a message that is not an assistant's: nobody learns them");
+    if (chat->turns == MOST_DEPTH) return fail(m->err, "more than %d turns have \"alternatives\"", MOST_DEPTH);
     Turn* turn = &chat->turn[chat->turns++];
     Node child;
-    if (chat->turns == 1 && making_node(g, &turn->node, NULL, 1)) return -1;
+    if (chat->turns == 1 && making_node(m, &turn->node, NULL, 1)) return -1;
     turn->alternatives = alternatives;
-    if (making_children(g, &turn->node, alternatives, "\"alternatives\"")) return -1;
-    if (making_node(g, &child, &turn->node, 1)) return -1;
+    if (making_children(m, &turn->node, alternatives, "\"alternatives\"")) return -1;
+    if (making_node(m, &child, &turn->node, 1)) return -1;
     if (chat->turns < MOST_DEPTH) turn[1].node = child;
     return 0;
 }
 
 // Puts the alternatives depth first: those of the last turn follow its own content and all that came after it.
 static int put_alternatives(Chat* chat) {
-    Making* m = chat->tree.m;
+    Making* m = chat->m;
     Node leaf;
     for (const Turn* turn = chat->turn + chat->turns; turn-- > chat->turn;)
         for (const JsonValue* other = json_elements(turn->alternatives); other; other = json_next(other))
-            if (making_node(&chat->tree, &leaf, &turn->node, 0) || put_content(m, 1, other, NULL, "an alternative"))
-                return -1;
+            if (making_node(m, &leaf, &turn->node, 0) || put_content(m, 1, other, NULL, "an alternative")) return -1;
     return 0;
 }
 
@@ -190,7 +165,7 @@ static int check_calls(Making* m, const JsonValue* message) {
 }
 
 static int put_turn(Chat* chat, const JsonValue* message) {
-    Making* m = chat->tree.m;
+    Making* m = chat->m;
     const JsonValue *role = get_either(message, "role", "from"), *content = get_either(message, "content", "value"),
                     *others = json_get(message, "alternatives");
     if (json_string(role, m->scratch) < 0)
@@ -203,7 +178,7 @@ static int put_turn(Chat* chat, const JsonValue* message) {
 }
 
 static int put_messages(Making* m, const JsonValue* messages) {
-    Chat chat = {.tree = {.m = m}};
+    Chat chat = {.m = m};
     if (messages->type != JSON_ARRAY) return fail(m->err, "expected the messages as an array");
     for (const JsonValue* message = json_elements(messages); message; message = json_next(message))
         if (put_turn(&chat, message)) return -1;
@@ -211,13 +186,13 @@ static int put_messages(Making* m, const JsonValue* messages) {
 }
 
 int docs_add_instruction(Docs* docs, const JsonValue* root, Err err) {
-    int64_t spans = docs->more->n_spans;
     char names[256];
     if (!docs_is_instruction(root))
         return fail(err, "expected an instruction, as in the first line, found the members %s",
                     json_names(root, names, sizeof names));
     size_t room = root->length + 1;  // for the line, and so for all its strings
-    Making m = {docs, root, .scratch = malloc(room), .first = docs->more->n_encoded, .err = err};
+    DocsMore* d = docs->more;
+    Making m = {docs, root, .scratch = malloc(room), .first = d->n_encoded, .segments = d->n_segments, .err = err};
     if (!m.scratch) return fail(err, "out of memory for a line of %zu bytes", room);
     const JsonValue* messages = messages_of(root);
     int is_pair = !messages && has_both(root, "prompt", "completion"), failed = making_token(&m, docs->end_of_text);
@@ -228,7 +203,9 @@ int docs_add_instruction(Docs* docs, const JsonValue* root, Err err) {
     if (!failed && has_roles) failed = messages ? put_messages(&m, messages) : put_task(&m);
     else if (!failed) failed = is_pair ? put_pair(&m) : making_tree(&m);
     free(m.scratch);
-    if (!failed && docs->more->n_spans == spans)
-        failed = fail(err, "nothing here is to be learnt: no assistant speaks");
+    if (!failed && !m.learns) failed = fail(err, "nothing here is to be learnt: no assistant speaks");
+    int64_t end = d->n_encoded;
+    for (int64_t i = d->n_segments; i-- > m.segments; end = d->segments[i].place)
+        d->segments[i].length = (int)(end - d->segments[i].place);
     return failed ? -1 : docs_add_encoded(docs, m.first, err);
 }

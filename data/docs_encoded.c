@@ -74,16 +74,6 @@ int docs_append_tokens(Docs* docs, const int* tokens, size_t n, Err err) {
     return 0;
 }
 
-int docs_append_again(Docs* docs, int64_t from, int64_t n, Err err) {
-    DocsMore* m = docs->more;
-    size_t size = (size_t)m->encoded_bytes;
-    if (reserve(&m->encoded, &m->encoded_capacity, m->n_encoded, n, size, err)) return -1;
-    char* tokens = (char*)m->encoded;
-    memcpy(tokens + (size_t)m->n_encoded * size, tokens + (size_t)from * size, (size_t)n * size);
-    m->n_encoded += n;
-    return 0;
-}
-
 static void (*tell)(int64_t done, int64_t total);
 static int64_t encoded_bytes, told_bytes, total_bytes;
 
@@ -114,7 +104,7 @@ static void tokens_at(const DocsMore* m, int64_t at, int n, int* out) {
         out[i] = m->encoded_bytes == 2 ? ((const uint16_t*)m->encoded)[at + i] : ((const int*)m->encoded)[at + i];
 }
 
-int docs_read_encoded(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, Err err) {
+static int read_encoded(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, Err err) {
     (void)file, (void)err;
     tokens_at(docs->more, docs->list[doc].place + first, n, out);
     return 0;
@@ -126,7 +116,7 @@ int docs_drop_token(DocsMore* more) {
     return token;
 }
 
-const DocsFormat docs_encoded = {0, docs_read_encoded, NULL};
+const DocsFormat docs_encoded = {0, read_encoded, NULL};
 
 int docs_add_hashed(Docs* docs, int64_t length, int64_t place, const void* head, size_t n, Err err) {
     if (docs_add(docs, length, place, head, n, err)) return -1;
@@ -140,6 +130,49 @@ int docs_add_encoded(Docs* docs, int64_t first, Err err) {
     int n = (int)MIN(length, DOCS_HEAD_TOKENS);
     tokens_at(docs->more, first, n, head);
     return docs_add_hashed(docs, length, first, head, (size_t)n * sizeof *head, err);
+}
+
+// ---- what is said of the tokens of instructions
+
+static int is_learnt(const DocsMore* m, int64_t at) { return at / 8 < m->n_learnt && m->learnt[at / 8] >> at % 8 & 1; }
+
+int docs_learn(DocsMore* m, int64_t from, int64_t end, Err err) {
+    int64_t more = MAX(CEIL_DIV(end, 8) - m->n_learnt, 0);
+    if (reserve(&m->learnt, &m->learnt_capacity, m->n_learnt, more, 1, err)) return -1;
+    if (more > 0) memset(m->learnt + m->n_learnt, 0, (size_t)more);
+    m->n_learnt += more;
+    for (int64_t at = from; at < end; at++) m->learnt[at / 8] |= (unsigned char)(1 << at % 8);
+    return 0;
+}
+
+static int learnt(const Docs* docs, int64_t doc, int64_t first, int n, int* targets) {
+    int count = 0;
+    for (int i = 0; i < n; i++) {
+        int is = is_learnt(docs->more, docs->list[doc].place + first + i);
+        count += is;
+        if (targets && !is) targets[i] = -1;
+    }
+    return count;
+}
+
+const DocsFormat docs_instructions = {0, read_encoded, learnt};
+
+int64_t docs_place(const Docs* docs, int64_t doc) {
+    return docs_file_of(docs, doc)->format == &docs_instructions ? docs->list[doc].place : -1;
+}
+
+int docs_append_again(DocsMore* m, int64_t from, int64_t n, int learns, Err err) {
+    int64_t size = m->encoded_bytes, at = m->n_encoded, n_said = MIN(n, m->n_terms - from);
+    if (reserve(&m->encoded, &m->encoded_capacity, at, n, (size_t)size, err)) return -1;
+    memcpy((char*)m->encoded + at * size, (char*)m->encoded + from * size, (size_t)(n * size));
+    m->n_encoded += n;
+    for (int64_t i = 0; i < n && learns; i++)
+        if (is_learnt(m, from + i) && docs_learn(m, at + i, at + i + 1, err)) return -1;
+    if (n_said <= 0) return 0;
+    LabelTerms* terms = docs_terms_to(m, at + n_said, err);
+    if (!terms) return -1;
+    memcpy(terms + at, terms + from, (size_t)n_said * sizeof *terms);
+    return 0;
 }
 
 // ---- documents of text files

@@ -213,7 +213,7 @@ static int add_weighted(Docs* docs, const char* path, Err err) {
 
 static void close_more(DocsMore* more) {
     free(more->encoded);
-    free(more->spans);
+    free(more->learnt);
     free(more->segments);
     free(more->terms);
     if (more->unpacked >= 0) close(more->unpacked);

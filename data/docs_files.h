@@ -7,7 +7,6 @@
 #include "data/docs_formats.h"
 #include "data/json.h"
 #include "data/sampler.h"
-#include "data/tree_cut.h"
 #include "plan/base/disk.h"
 
 enum { CORPUS_NAME = 32 };
@@ -53,20 +52,15 @@ int docs_load(Docs** out, const char* shard, const char* index, uint64_t key, co
 
 // ---- inside of such a corpus: what the readers of the formats fill in
 
-// A span [first, end) of learnt tokens, in a document of which not all are learnt, counted from the beginning of the
-// corpus; before: number of such tokens before it.
-typedef struct DocsSpan {
-    int64_t first, end, before;
-} DocsSpan;
-
 // A part of a document that is a tree, such as a prompt and its answers. Segments stand depth first. One that has
 // children ends before its last token: each child begins with that, so that its next token is learnt for each.
 typedef struct DocsSegment {
-    int64_t first;  // token, counted from the beginning of the corpus
-    int parent;     // the index of a segment before it; -1: the first one
-    int position;   // of its first token on the path that leads to it
-    int rank;       // of an answer: lower ones are preferred; -1: none
-    float reward;   // of an answer; NaN: not said
+    int64_t place;      // of its first token in DocsMore.encoded
+    int first, length;  // its tokens in the document
+    int parent;         // the index of a segment before it; -1: the first one
+    int position;       // of its first token on the path that leads to it
+    int rank;           // of an answer: lower ones are preferred; -1: none
+    float reward;       // of an answer; NaN: not said
 } DocsSegment;
 
 // The terms of a label where labels do not count alike (kernels/token_loss.h); NaN: the data do not say.
@@ -94,15 +88,18 @@ typedef struct DocsMore {
     int encodes;          // the tokenizer is no byte tokenizer: text is encoded at opening
     uint64_t content;     // of all documents that were added
     ContentHash reading;  // of the next one
-    void* encoded;        // text with a BPE vocabulary: its tokens, encoded_bytes (2 or 4) each
+    // Tokens of text with a BPE vocabulary and of instructions, encoded_bytes (2 or 4) each, from their place on.
+    void* encoded;
     int encoded_bytes;
     int64_t n_encoded, encoded_capacity;
-    DocsSpan* spans;  // of all files of instructions, ascending
-    int64_t n_spans, spans_capacity;
-    DocsSegment* segments;  // of all documents that are trees, ascending
-    int64_t n_segments, segments_capacity;
-    LabelTerms* terms;  // (n_terms) of the first tokens of the corpus; nothing is said of later ones
+    // What instructions say of these tokens, by the same places: a bit for each that is learnt, and terms. Nothing is
+    // said of those beyond n_learnt bytes and n_terms.
+    unsigned char* learnt;
+    int64_t n_learnt, learnt_capacity;
+    LabelTerms* terms;
     int64_t n_terms, terms_capacity;
+    DocsSegment* segments;  // of all documents that are trees, ascending by place
+    int64_t n_segments, segments_capacity;
     DocsCorpus corpora[MOST_CORPORA];
     double weights[MOST_CORPORA];
     int n_corpora;
@@ -130,15 +127,11 @@ double docs_weight(const Docs* docs, int64_t doc, int64_t first, int n);
 double docs_pairs(const Docs* docs, int64_t doc, int64_t first, int n);
 int docs_rewards(const Docs* docs, int64_t doc, double* sum);  // number of rewards of its answers; *sum += their sum
 int docs_check_labels(const Docs* docs, const LabelNeeds* needs, Err err);  // 0, or -1 with a message
-// Appends the terms of tokens first .. end of `before`, which stand `by` further on now. 0, or -1 without memory.
-int docs_append_terms(Docs* docs, const DocsMore* before, int64_t first, int64_t end, int64_t by, Err err);
 // Sums over the documents that are trees.
 typedef struct TreeCounts {
     int64_t trees, segments, tokens, path_tokens;  // path_tokens: of the paths written out
 } TreeCounts;
 void docs_count_tree(const Docs* docs, int64_t doc, TreeCounts* counts);  // adds it, if it is one
-// Cuts a tree into parts of at most `most` tokens. They and the lengths of its segments (n) lie in the arena. 0, or -1.
-int docs_cut_tree(const Docs* docs, int64_t doc, int64_t most, TreeCut* cut, int** lengths, Arena* arena, Err err);
 // 0, or -1 with a message: a path has more tokens than context, or than `most`, which a group of ranks holds.
 int docs_check_trees(const Docs* docs, int context, int64_t most, Err err);
 typedef struct DocsSplit {
@@ -192,8 +185,13 @@ int docs_append_text(Docs* docs, const char* text, size_t n, Err err);
 // docs_utf8_open returns how many bytes a character still lacks after n more of text, `open` before; -1: no UTF-8.
 int docs_utf8_open(int open, const char* text, size_t n);
 int docs_add_encoded(Docs* docs, int64_t first, Err err);
-int docs_append_again(Docs* docs, int64_t from, int64_t n, Err err);  // repeats tokens that stand there already
-int docs_drop_token(DocsMore* more);                                  // removes the last token; returns it
+int docs_drop_token(DocsMore* more);  // removes the last token; returns it
+// Repeats tokens that stand there already, with their terms, and as learnt ones if they are and this one learns.
+int docs_append_again(DocsMore* more, int64_t from, int64_t n, int learns, Err err);
+// Tokens from .. end, the last of which stands there already or will, are learnt.
+int docs_learn(DocsMore* more, int64_t from, int64_t end, Err err);
+LabelTerms* docs_terms_to(DocsMore* more, int64_t n, Err err);  // terms of n tokens, to be said; NULL without memory
+int64_t docs_place(const Docs* docs, int64_t doc);              // of an instruction's first token; -1: it is none
 extern const DocsFormat docs_encoded;
 int docs_read_encoded(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, Err err);
 // See DocsFormats.

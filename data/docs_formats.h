@@ -28,6 +28,7 @@ typedef struct DocsFormats {
     void (*close)(Docs* docs);
 } DocsFormats;
 
+const DocsFile* docs_file_of(const Docs* docs, int64_t doc);
 int docs_add_path(Docs* docs, const char* path, Err err);  // a file or directory. 0, or -1
 int docs_check_text(DocsFile* file, Err err);              // skips a byte order mark; 1 and a message: it is no text
 int docs_index_text(Docs* docs, DocsFile* file, int named, Err err);

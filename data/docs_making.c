@@ -19,13 +19,9 @@ int making_string(Making* m, const JsonValue* value, const char* what) {
 }
 
 int making_learn(Making* m, int64_t from) {
-    DocsMore* d = m->docs->more;
-    int64_t at = docs_tokens(m->docs) - m->first, span[] = {from - m->first, d->n_encoded - m->first};
-    if (from == d->n_encoded) return 0;
+    int64_t end = m->docs->more->n_encoded, span[] = {from - m->first, end - m->first};
+    if (from == end) return 0;
     docs_hash_content(m->docs, span, sizeof span);
-    if (reserve(&d->spans, &d->spans_capacity, d->n_spans, 1, sizeof *d->spans, m->err)) return -1;
-    const DocsSpan* last = d->n_spans ? &d->spans[d->n_spans - 1] : NULL;
-    d->spans[d->n_spans++] =
-        (DocsSpan){from + at, d->n_encoded + at, last ? last->before + last->end - last->first : 0};
-    return 0;
+    m->learns = 1;
+    return docs_learn(m->docs->more, from, end, m->err);
 }

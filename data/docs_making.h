@@ -8,14 +8,16 @@ typedef struct Making {
     const JsonValue* root;      // of the line
     char* scratch;              // room for all strings of the line, one after another
     const struct Style* style;  // of messages (docs_chat.c)
-    int64_t first;              // of its tokens, in Docs.encoded
+    int64_t first, segments;    // place of its first token, and segments of all documents before
+    int learns;                 // something of it
+    int depth;                  // of the branch that is being put
     char* err;
 } Making;
 
 int making_text(Making* m, const char* text, size_t n);
 int making_token(Making* m, int token);                                  // -1: none is put
 int making_string(Making* m, const JsonValue* value, const char* what);  // what: for the message
-int making_learn(Making* m, int64_t from);  // tokens appended since Docs.more.n_encoded was `from` are to be learnt
+int making_learn(Making* m, int64_t from);                               // tokens from this place on are to be learnt
 
 // making_tokens puts the tokens of an answer as they are; making_terms reads what its members say of labels `from` on.
 typedef struct Rewards {
@@ -28,6 +30,7 @@ int making_terms(Making* m, const JsonValue* answer, int64_t from, const Rewards
 void making_judges(Making* m, const JsonValue* object);  // sets DocsMore.judges by its members
 
 // Trees, whose segments go to DocsMore.segments.
+int docs_add_segment(DocsMore* more, DocsSegment segment, Err err);
 double docs_squares(const Docs* docs, int64_t doc);  // Docs.tree_squares
 int docs_is_tree(const JsonValue* root);
 int making_tree(Making* m);
@@ -37,19 +40,13 @@ enum { MOST_DEPTH = 64 };
 // A segment, and the token that its children begin with.
 typedef struct Node {
     int index;      // in the document
-    int64_t first;  // of its tokens, in Docs.encoded
+    int64_t first;  // place of its first token
     int position;   // of what follows it on a path
     int last;       // the token that it ends before
     int learns;
 } Node;
 
-// A tree so far.
-typedef struct Growing {
-    Making* m;
-    int n, depth;
-} Growing;
-
 // Begins a segment below `up`, of all that is made from here on; NULL: the root, of all that was made of the document.
-int making_node(Growing* g, Node* node, const Node* up, int is_first);
+int making_node(Making* m, Node* node, const Node* up, int is_first);
 // Ends the node's text: its last token moves to its children, `children`, which messages call `what`.
-int making_children(Growing* g, Node* node, const JsonValue* children, const char* what);
+int making_children(Making* m, Node* node, const JsonValue* children, const char* what);

@@ -3,28 +3,21 @@
 
 #include "data/docs_making.h"
 
+int docs_add_segment(DocsMore* m, DocsSegment segment, Err err) {
+    if (reserve(&m->segments, &m->segments_capacity, m->n_segments, 1, sizeof segment, err)) return -1;
+    m->segments[m->n_segments++] = segment;
+    return 0;
+}
+
 int docs_segments(const Docs* docs, int64_t doc, const DocsSegment** list) {
     const DocsMore* m = docs->more;
-    int64_t start = docs->list[doc].start, end = docs->list[doc + 1].start, n = 0;
-    if (m->n_segments == 0 || m->segments[0].first > start) return 0;
-    int64_t at = last_at_most(&m->segments->first, sizeof *m->segments, m->n_segments, start);
-    if (m->segments[at].first != start) return 0;
-    while (at + n < m->n_segments && m->segments[at + n].first < end) n++;
+    int64_t place = docs_place(docs, doc), n = 1;
+    if (place < 0 || m->n_segments == 0 || m->segments[0].place > place) return 0;
+    int64_t at = last_at_most(&m->segments->place, sizeof *m->segments, m->n_segments, place);
+    if (m->segments[at].place != place) return 0;
+    while (at + n < m->n_segments && m->segments[at + n].parent >= 0) n++;
     *list = m->segments + at;
     return (int)n;
-}
-
-static int64_t length_of(const Docs* docs, int64_t doc, const DocsSegment* list, int n, int i) {
-    return (i + 1 < n ? list[i + 1].first : docs->list[doc + 1].start) - list[i].first;
-}
-
-int docs_cut_tree(const Docs* docs, int64_t doc, int64_t most, TreeCut* cut, int** lengths, Arena* arena, Err err) {
-    const DocsSegment* list;
-    int n = docs_segments(docs, doc, &list), *parents = TAKE(arena, int, n);
-    *lengths = TAKE(arena, int, n);
-    if (arena_check(arena, err)) return -1;
-    for (int i = 0; i < n; i++) (*lengths)[i] = (int)length_of(docs, doc, list, n, i), parents[i] = list[i].parent;
-    return tree_cut(cut, *lengths, parents, n, most, arena, err);
 }
 
 int docs_check_trees(const Docs* docs, int context, int64_t most, Err err) {
@@ -32,7 +25,7 @@ int docs_check_trees(const Docs* docs, int context, int64_t most, Err err) {
     for (int64_t doc = 0; doc < docs->n && docs->tree_squares; doc++) {
         int n = docs_segments(docs, doc, &list);
         for (int i = 0; i < n; i++) {
-            int64_t path = list[i].position + length_of(docs, doc, list, n, i);
+            int path = list[i].position + list[i].length;
             if (path > context)
                 return fail(err,
                             "document %lld: a path of this tree has %lld tokens, expected at most --context %d; trees "
@@ -56,26 +49,23 @@ void docs_count_tree(const Docs* docs, int64_t doc, TreeCounts* counts) {
     counts->trees++, counts->segments += n, counts->tokens += docs_length(docs, doc);
     for (int i = 0; i < n; i++)
         if (i + 1 == n || list[i + 1].parent != i)  // depth first: its child would come next
-            counts->path_tokens += list[i].position + length_of(docs, doc, list, n, i);
+            counts->path_tokens += list[i].position + list[i].length;
 }
 
 double docs_squares(const Docs* docs, int64_t doc) {
     const DocsSegment* list;
     double sum = 0;
-    for (int i = 0, n = docs_segments(docs, doc, &list); i < n; i++) {
-        double own = (double)length_of(docs, doc, list, n, i);
-        sum += own * (own + 2.0 * list[i].position);
-    }
+    for (int i = 0, n = docs_segments(docs, doc, &list); i < n; i++)
+        sum += (double)list[i].length * (list[i].length + 2.0 * list[i].position);
     return sum;
 }
 
 void docs_tree_positions(const Docs* docs, int64_t doc, int64_t first, int n, int* positions) {
     const DocsSegment* list;
     int segments = docs_segments(docs, doc, &list);
-    int64_t token = docs->list[doc].start + first;
-    for (int t = 0, i = 0; t < n && segments; t++, token++) {
-        while (i + 1 < segments && list[i + 1].first <= token) i++;
-        positions[t] = list[i].position + (int)(token - list[i].first);
+    for (int t = 0, i = 0; t < n && segments; t++) {
+        while (i + 1 < segments && list[i + 1].first <= first + t) i++;
+        positions[t] = list[i].position + (int)(first + t - list[i].first);
     }
 }
 

@@ -17,16 +17,11 @@
 
 static const LabelTerms nothing_said = {1, NAN, NAN, NAN};
 
-// ---- room: as many as there are tokens so far
-
-// Returns the terms of the tokens appended from `from` on; NULL with a message: no memory.
-static LabelTerms* terms_from(Making* m, int64_t from) {
-    DocsMore* d = m->docs->more;
-    int64_t before = docs_tokens(m->docs) - m->first, n = before + d->n_encoded;
-    if (reserve(&d->terms, &d->terms_capacity, d->n_terms, MAX(n - d->n_terms, (int64_t)0), sizeof *d->terms, m->err))
+LabelTerms* docs_terms_to(DocsMore* d, int64_t n, Err err) {
+    if (reserve(&d->terms, &d->terms_capacity, d->n_terms, MAX(n - d->n_terms, (int64_t)0), sizeof *d->terms, err))
         return NULL;
     while (d->n_terms < n) d->terms[d->n_terms++] = nothing_said;
-    return d->terms + before + from;
+    return d->terms;
 }
 
 // ---- one member
@@ -119,8 +114,9 @@ int making_terms(Making* m, const JsonValue* answer, int64_t from, const Rewards
     DocsMore* d = m->docs->more;
     int n = (int)(d->n_encoded - from), failed = check_members(m, answer);
     double weight = 1, advantage = NAN, reward = 0, place = -1;
-    LabelTerms* terms = failed ? NULL : terms_from(m, from);
+    LabelTerms* terms = failed ? NULL : docs_terms_to(d, d->n_encoded, m->err);
     making_judges(m, answer);
+    if (terms) terms += from;
     if (!terms || find_number(m, answer, "weight", &weight) < 0) return -1;
     int is_given = find_number(m, answer, "advantage", &advantage),
         is_rewarded = find_number(m, answer, "reward", &reward);
@@ -142,24 +138,12 @@ int making_terms(Making* m, const JsonValue* answer, int64_t from, const Rewards
     return 0;
 }
 
-// ---- documents that are made of others
-
-int docs_append_terms(Docs* docs, const DocsMore* before, int64_t first, int64_t end, int64_t by, Err err) {
-    DocsMore* d = docs->more;
-    int64_t n = MIN(end, before->n_terms) + by;  // terms after this call
-    if (n <= first + by) return 0;
-    if (reserve(&d->terms, &d->terms_capacity, d->n_terms, n - d->n_terms, sizeof *d->terms, err)) return -1;
-    while (d->n_terms < first + by) d->terms[d->n_terms++] = nothing_said;
-    while (d->n_terms < n) d->terms[d->n_terms] = before->terms[d->n_terms - by], d->n_terms++;
-    return 0;
-}
-
 // ---- what is asked later
 
 void docs_terms(const Docs* docs, int64_t doc, int64_t first, int n, LabelTerms* terms) {
     const DocsMore* d = docs->more;
-    int64_t at = docs->list[doc].start + first;
-    for (int i = 0; i < n; i++) terms[i] = at + i < d->n_terms ? d->terms[at + i] : nothing_said;
+    int64_t place = docs_place(docs, doc), at = place + first;
+    for (int i = 0; i < n; i++) terms[i] = place >= 0 && at + i < d->n_terms ? d->terms[at + i] : nothing_said;
 }
 
 double docs_weight(const Docs* docs, int64_t doc, int64_t first, int n) {

@@ -24,13 +24,14 @@ int docs_is_tree(const JsonValue* root) {
            (json_get(root, "text") && json_get(root, "children"));
 }
 
-int making_node(Growing* g, Node* node, const Node* up, int is_first) {
-    Making* m = g->m;
+int making_node(Making* m, Node* node, const Node* up, int is_first) {
     DocsMore* d = m->docs->more;
-    *node = (Node){.index = g->n++, .first = up ? d->n_encoded : m->first, .position = up ? up->position : 0};
-    DocsSegment segment = {node->first + docs_tokens(m->docs) - m->first, up ? up->index : -1, node->position, -1, NAN};
-    if (reserve(&d->segments, &d->segments_capacity, d->n_segments, 1, sizeof segment, m->err)) return -1;
-    d->segments[d->n_segments++] = segment;
+    *node = (Node){.index = (int)(d->n_segments - m->segments),
+                   .first = up ? d->n_encoded : m->first,
+                   .position = up ? up->position : 0};
+    DocsSegment segment = {.place = node->first, .first = (int)(node->first - m->first), .rank = -1, .reward = NAN};
+    segment.parent = up ? up->index : -1, segment.position = node->position;
+    if (docs_add_segment(d, segment, m->err)) return -1;
     m->docs->tree_squares = docs_squares;
     docs_hash_content(m->docs, &segment.parent, sizeof segment.parent);
     if (!up) return 0;
@@ -38,23 +39,22 @@ int making_node(Growing* g, Node* node, const Node* up, int is_first) {
     return is_first && up->learns ? making_learn(m, node->first) : 0;
 }
 
-int making_children(Growing* g, Node* node, const JsonValue* children, const char* what) {
-    DocsMore* d = g->m->docs->more;
+int making_children(Making* m, Node* node, const JsonValue* children, const char* what) {
+    DocsMore* d = m->docs->more;
     if (children && (children->type != JSON_ARRAY || children->n == 0))
-        return fail(g->m->err, "expected %s as an array that is not empty", what);
-    if (d->n_encoded - node->first < 2) return fail(g->m->err, "%s belong to a text without tokens", what);
+        return fail(m->err, "expected %s as an array that is not empty", what);
+    if (d->n_encoded - node->first < 2) return fail(m->err, "%s belong to a text without tokens", what);
     node->last = docs_drop_token(d);
     node->position += (int)(d->n_encoded - node->first);
     return 0;
 }
 
 // Puts an answer; `rank` is its rank unless it says another one.
-static int put_answer(Growing* g, const Node* prompt, const JsonValue* value, const Rewards* rewards, int rank) {
-    Making* m = g->m;
+static int put_answer(Making* m, const Node* prompt, const JsonValue* value, const Rewards* rewards, int rank) {
     Node node;
     int is_object = value->type == JSON_OBJECT;
     const JsonValue* tokens = is_object ? json_get(value, "tokens") : NULL;
-    if (making_node(g, &node, prompt, 0)) return -1;
+    if (making_node(m, &node, prompt, 0)) return -1;
     if (tokens && making_tokens(m, tokens)) return -1;
     if (!tokens && making_string(m, is_object ? json_get(value, "text") : value, "an answer")) return -1;
     if (!tokens && making_token(m, m->docs->tokenizer->stop)) return -1;
@@ -64,43 +64,38 @@ static int put_answer(Growing* g, const Node* prompt, const JsonValue* value, co
     return is_object ? making_terms(m, value, node.first + 1, rewards, segment) : 0;
 }
 
-static int put_answers(Growing* g) {
-    Making* m = g->m;
+static int put_answers(Making* m) {
     const JsonValue *root = m->root, *answers = json_get(root, "answers");
     const JsonValue* pair[] = {json_get(root, "chosen"), json_get(root, "rejected")};
     Rewards rewards = {0, 0};
     Node prompt;
-    if (making_node(g, &prompt, NULL, 1)) return -1;
+    if (making_node(m, &prompt, NULL, 1)) return -1;
     if (making_string(m, json_get(root, "prompt"), "\"prompt\"")) return -1;
-    if (making_children(g, &prompt, answers, "\"answers\"")) return -1;
+    if (making_children(m, &prompt, answers, "\"answers\"")) return -1;
     if (answers && making_rewards(m, answers, &rewards)) return -1;
     for (int i = 0; i < 2 && !answers; i++)
-        if (put_answer(g, &prompt, pair[i], &rewards, i)) return -1;
+        if (put_answer(m, &prompt, pair[i], &rewards, i)) return -1;
     for (const JsonValue* answer = json_elements(answers); answer; answer = json_next(answer))
-        if (put_answer(g, &prompt, answer, &rewards, -1)) return -1;
+        if (put_answer(m, &prompt, answer, &rewards, -1)) return -1;
     return 0;
 }
 
-static int put_branch(Growing* g, const JsonValue* object, const Node* up, int is_first) {
-    Making* m = g->m;
+static int put_branch(Making* m, const JsonValue* object, const Node* up, int is_first) {
     const JsonValue* children = json_get(object, "children");
     Node node;
-    if (g->depth == MOST_DEPTH) return fail(m->err, "branches at more than %d depths", MOST_DEPTH);
-    if (making_node(g, &node, up, is_first)) return -1;
+    if (m->depth == MOST_DEPTH) return fail(m->err, "branches at more than %d depths", MOST_DEPTH);
+    if (making_node(m, &node, up, is_first)) return -1;
     int64_t own = m->docs->more->n_encoded;
     if (making_string(m, json_get(object, "text"), "\"text\" of a branch")) return -1;
     if (m->docs->more->n_encoded == own) return fail(m->err, "the \"text\" of a branch has no tokens");
     node.learns = 1;
-    if (children && making_children(g, &node, children, "\"children\"")) return -1;
+    if (children && making_children(m, &node, children, "\"children\"")) return -1;
     if (m->docs->more->n_encoded > own && making_learn(m, own)) return -1;
-    g->depth++;
+    m->depth++;
     for (const JsonValue* child = json_elements(children); child; child = json_next(child))
-        if (put_branch(g, child, &node, child == children + 1)) return -1;
-    g->depth--;
+        if (put_branch(m, child, &node, child == children + 1)) return -1;
+    m->depth--;
     return 0;
 }
 
-int making_tree(Making* m) {
-    Growing g = {m, 0, 0};
-    return json_get(m->root, "children") ? put_branch(&g, m->root, NULL, 1) : put_answers(&g);
-}
+int making_tree(Making* m) { return json_get(m->root, "children") ? put_branch(m, m->root, NULL, 1) : put_answers(m); }

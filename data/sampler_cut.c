@@ -4,11 +4,11 @@
 #include <math.h>
 #include <string.h>
 
-// A tree of the step that is cut, and the lengths of its segments.
+// A tree of the step that is cut.
 typedef struct CutTree {
     const Piece* tree;
+    const DocsSegment* list;
     TreeCut cut;
-    int* lengths;
 } CutTree;
 
 // The pieces so far, and the parts of trees, which come after all pieces.
@@ -21,24 +21,21 @@ static int is_cut(const Sampler* s, const Piece* p, int64_t most) {
     return p->length > most && !p->n_parts && s->docs->tree_squares && s->docs->tree_squares(s->docs, p->doc) > 0;
 }
 
-// segment_of is segment i of a tree; it has no labels where another part learns them.
-static Piece segment_of(const Docs* docs, const Piece* tree, const DocsSegment* list, int i, int length, int learns) {
-    int64_t first = list[i].first - list[0].first;
-    int targets = length - (first + length == tree->length);
-    int labels = learns ? docs_learnt(docs, tree->doc, first + 1, targets, NULL) : 0;
-    double squares = (double)length * (length + 2.0 * list[i].position);
-    return (Piece){.doc = tree->doc, first, length, targets, labels, .squares = squares};
+// Returns a segment of a tree; it has no labels where another part learns them.
+static Piece segment_of(const Docs* docs, const Piece* tree, const DocsSegment* s, int learns) {
+    int targets = s->length - (s->first + s->length == tree->length);
+    int labels = learns ? docs_learnt(docs, tree->doc, s->first + 1, targets, NULL) : 0;
+    double squares = (double)s->length * (s->length + 2.0 * s->position);
+    return (Piece){.doc = tree->doc, s->first, s->length, targets, labels, .squares = squares};
 }
 
 // add_part adds part p; place[i] is where segment i stands in it, learnt[i] whether a part before it learns that.
 static void add_part(Pieces* x, const Docs* docs, const CutTree* t, int p, int* place, int* learnt) {
-    const DocsSegment* list;
     Piece part = {.doc = t->tree->doc, .part = x->n_parts, .rest = t->cut.n - 1 - p};
-    docs_segments(docs, part.doc, &list);
     for (int k = t->cut.first[p]; k < t->cut.first[p + 1]; k++) {
         int i = t->cut.segments[k];
-        Piece segment = segment_of(docs, t->tree, list, i, t->lengths[i], !learnt[i]);
-        segment.parent = list[i].parent < 0 ? -1 : place[list[i].parent];
+        Piece segment = segment_of(docs, t->tree, &t->list[i], !learnt[i]);
+        segment.parent = t->list[i].parent < 0 ? -1 : place[t->list[i].parent];
         place[i] = part.n_parts++, learnt[i] = 1;
         part.length += segment.length, part.n_targets += segment.n_targets, part.n_labels += segment.n_labels;
         part.squares += segment.squares;
@@ -55,7 +52,6 @@ static void add_joined(Pieces* x, const Piece* tree, const Piece* parts) {
 }
 
 int sampler_cut(const Sampler* s, Piece* pieces, int n, int64_t most, int room, Arena* arena, Err err) {
-    const DocsSegment* list;
     int cuts = 0, segments = 0;
     int64_t all = pieces_with_parts(pieces, n);
     for (int i = 0; i < n; i++) cuts += is_cut(s, &pieces[i], most);
@@ -66,8 +62,8 @@ int sampler_cut(const Sampler* s, Piece* pieces, int n, int64_t most, int room, 
     for (int i = 0; i < n; i++) {
         if (!is_cut(s, &pieces[i], most)) continue;
         t->tree = &pieces[i];
-        if (docs_cut_tree(s->docs, pieces[i].doc, most, &t->cut, &t->lengths, arena, err)) return -1;
-        int of_tree = docs_segments(s->docs, pieces[i].doc, &list);
+        int of_tree = docs_segments(s->docs, pieces[i].doc, &t->list);
+        if (tree_cut(&t->cut, t->list, of_tree, most, arena, err)) return -1;
         all += t->cut.n - 1 + t->cut.first[t->cut.n], segments = MAX(segments, of_tree);
         t++;
     }
@@ -97,10 +93,10 @@ double docs_cut_factor(const Docs* docs, int64_t most, DocsSplit* told, Err err)
     for (int64_t doc = 0; doc < docs->n && docs->tree_squares; doc++) {
         int64_t tokens = docs_length(docs, doc);
         TreeCut cut;
-        int* lengths;
-        if (tokens <= most || !docs_segments(docs, doc, &list)) continue;
+        int n = tokens > most ? docs_segments(docs, doc, &list) : 0;
+        if (n == 0) continue;
         arena_reset(&arena, (ArenaMark){0});
-        if (docs_cut_tree(docs, doc, most, &cut, &lengths, &arena, err)) factor = -1;
+        if (tree_cut(&cut, list, n, most, &arena, err)) factor = -1;
         if (factor < 0) break;
         factor = fmax(factor, (double)(cut.tokens + cut.n) / (double)tokens);
         told->trees++, told->parts += cut.n, told->again += cut.tokens - tokens;

@@ -6,6 +6,7 @@
 #include "data/docs_files.h"
 #include "data/sampler.h"
 #include "data/sampler_join.h"
+#include "data/tree_cut.h"
 
 // sampler_cut makes several pieces of each tree that has more than `most` tokens, where every path fits. They follow
 // one another, and Piece.rest counts those still to come. They look as those of sampler_join, which stay as they are.

@@ -10,7 +10,7 @@
 enum { JOIN_LEAST = 64 };  // tokens that are worth a segment
 
 // Returns whether documents may have beginnings that are not learnt.
-static inline int docs_may_join(const Docs* docs) { return docs->more->n_spans > 0; }
+static inline int docs_may_join(const Docs* docs) { return docs->more->n_learnt > 0; }
 
 // Joins whole documents among a step's n pieces to trees of at most `most` tokens, if they are no trees and have at
 // least JOIN_LEAST first tokens in common. A tree is a piece with n_parts > 0 and the sums of its documents: its

@@ -30,10 +30,10 @@ typedef struct Attempt {
 
 typedef struct Cutting {
     int n, n_paths, stamp;
-    const int *lengths, *parents;  // (n)
-    Path* paths[2];                // (n_paths) as they stand, and the longest first
-    int* part_of;                  // (n_paths) of the last attempt
-    int64_t shortest;              // leaf
+    const DocsSegment* list;  // (n)
+    Path* paths[2];           // (n_paths) as they stand, and the longest first
+    int* part_of;             // (n_paths) of the last attempt
+    int64_t shortest;         // leaf
     Part open[MOST_OPEN];
     int n_open, most_open;
 } Cutting;
@@ -42,7 +42,7 @@ typedef struct Cutting {
 
 static int64_t added_by(const Cutting* x, const Path* path, const Part* part) {
     int64_t tokens = 0;
-    for (int i = path->leaf; i >= 0 && part->has[i] != part->stamp; i = x->parents[i]) tokens += x->lengths[i];
+    for (int i = path->leaf; i >= 0 && part->has[i] != part->stamp; i = x->list[i].parent) tokens += x->list[i].length;
     return tokens;
 }
 
@@ -83,7 +83,8 @@ static Attempt cut_to(Cutting* x, int order, int64_t most) {
         Part* part = part_for(x, path, most);
         if (!part) part = open_part(x, a.n_parts++);
         int64_t added = added_by(x, path, part);
-        for (int i = path->leaf; i >= 0 && part->has[i] != part->stamp; i = x->parents[i]) part->has[i] = part->stamp;
+        for (int i = path->leaf; i >= 0 && part->has[i] != part->stamp; i = x->list[i].parent)
+            part->has[i] = part->stamp;
         x->part_of[path->number] = part->number;
         a.tokens += added, part->tokens += added, a.largest = MAX(a.largest, part->tokens);
         if (part->tokens + x->shortest > most) close_part(x, part);
@@ -123,10 +124,10 @@ static int longest_first(const void* a, const void* b) {
 static void list_paths(Cutting* x, int64_t* end) {
     x->shortest = INT64_MAX;
     for (int i = 0; i < x->n; i++) {
-        end[i] = x->lengths[i] + (x->parents[i] < 0 ? 0 : end[x->parents[i]]);
-        if (i + 1 < x->n && x->parents[i + 1] == i) continue;  // depth first: a child would come next
+        end[i] = x->list[i].length + (x->list[i].parent < 0 ? 0 : end[x->list[i].parent]);
+        if (i + 1 < x->n && x->list[i + 1].parent == i) continue;  // depth first: a child would come next
         x->paths[0][x->n_paths] = (Path){end[i], x->n_paths, i};
-        x->n_paths++, x->shortest = MIN(x->shortest, x->lengths[i]);
+        x->n_paths++, x->shortest = MIN(x->shortest, x->list[i].length);
     }
     memcpy(x->paths[1], x->paths[0], (size_t)x->n_paths * sizeof(Path));
     qsort(x->paths[1], (size_t)x->n_paths, sizeof(Path), longest_first);
@@ -154,7 +155,7 @@ static void list_segments(TreeCut* cut, const Cutting* x, int* seen, int* paths,
     for (int p = 0; p < cut->n; p++) {
         cut->first[p] = at;
         for (int k = first_path[p]; k < first_path[p + 1]; k++)
-            for (int i = paths[k]; i >= 0 && seen[i] != p + 1; i = x->parents[i])
+            for (int i = paths[k]; i >= 0 && seen[i] != p + 1; i = x->list[i].parent)
                 seen[i] = p + 1, cut->segments[at++] = i;
         qsort(cut->segments + cut->first[p], (size_t)(at - cut->first[p]), sizeof(int), ascending);
     }
@@ -164,15 +165,15 @@ static void list_segments(TreeCut* cut, const Cutting* x, int* seen, int* paths,
 static int count_segments(const Cutting* x) {
     int n = 0;
     for (int i = 0; i < x->n_paths; i++)
-        for (int k = x->paths[0][i].leaf; k >= 0; k = x->parents[k]) n++;
+        for (int k = x->paths[0][i].leaf; k >= 0; k = x->list[k].parent) n++;
     return n;
 }
 
-int tree_cut(TreeCut* cut, const int* lengths, const int* parents, int n, int64_t most, Arena* arena, Err err) {
+int tree_cut(TreeCut* cut, const DocsSegment* list, int n, int64_t most, Arena* arena, Err err) {
     Cutting* x = TAKE(arena, Cutting, 1);
     int64_t* end = TAKE(arena, int64_t, n);
     if (arena_check(arena, err)) return -1;
-    *x = (Cutting){.n = n, .lengths = lengths, .parents = parents, .most_open = MIN(n, MOST_OPEN)};
+    *x = (Cutting){.n = n, .list = list, .most_open = MIN(n, MOST_OPEN)};
     for (int i = 0; i < 2; i++) x->paths[i] = TAKE(arena, Path, n);
     x->part_of = TAKE(arena, int, n);
     for (int i = 0; i < x->most_open; i++) x->open[i].has = TAKE(arena, int, n);

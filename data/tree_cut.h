@@ -4,7 +4,7 @@
 //   a tree     prompt | answer 1 | answer 2 | answer 3      its parts   prompt | answer 1 | answer 3
 //                                                                       prompt | answer 2
 #pragma once
-#include "plan/base/base.h"
+#include "data/docs_files.h"
 
 typedef struct TreeCut {
     int n;           // parts, in the order of their first paths
@@ -13,6 +13,6 @@ typedef struct TreeCut {
     int* segments;   // (first[n]) of each part in ascending order, so that parents come before their children
 } TreeCut;
 
-// Segments (n) stand depth first: lengths[i] tokens below segment parents[i], which is before it or -1. Parts have at
-// most `most` tokens, where every path has. In the arena. 0, or -1 without memory.
-int tree_cut(TreeCut* cut, const int* lengths, const int* parents, int n, int64_t most, Arena* arena, Err err);
+// Cuts the n segments of a tree (docs_segments) into parts of at most `most` tokens, where every path has. They lie in
+// the arena. 0, or -1 without memory.
+int tree_cut(TreeCut* cut, const DocsSegment* list, int n, int64_t most, Arena* arena, Err err);

@@ -42,13 +42,12 @@ static int has_labels(const Docs* docs, int64_t doc, int64_t first, int64_t end)
 static void write_document(FILE* out, const Docs* docs, int64_t doc, const float* all) {
     const DocsSegment* list;
     const char* comma = "";
-    int64_t start = docs->list[doc].start, length = docs_length(docs, doc);
     int n = docs_segments(docs, doc, &list);
     fprintf(out, "{\"document\": %" PRId64 ", \"logprobs\": ", doc);
-    if (n == 0) write_labels(out, docs, doc, 0, length, all);
+    if (n == 0) write_labels(out, docs, doc, 0, docs_length(docs, doc), all);
     if (n > 0) fputc('[', out);
     for (int i = 0; i < n; i++) {
-        int64_t first = list[i].first - start, end = i + 1 < n ? list[i + 1].first - start : length;
+        int64_t first = list[i].first, end = first + list[i].length;
         if (!has_labels(docs, doc, first, end)) continue;
         fputs(comma, out);
         write_labels(out, docs, doc, first, end, all);

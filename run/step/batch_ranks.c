@@ -241,8 +241,7 @@ static int list_segments(const Batch* b, const Docs* docs, const MicroBatch* mb,
         if (piece->n_parts) continue;
         int of_doc = docs_segments(docs, piece->doc, &list);
         for (int k = 0; lengths && k < MAX(of_doc, 1); k++) {
-            int64_t end = k + 1 < of_doc ? list[k + 1].first : of_doc ? list[0].first + length : length;
-            lengths[n + k] = (int)(end - (of_doc ? list[k].first : 0));
+            lengths[n + k] = of_doc ? list[k].length : length;
             parents[n + k] = of_doc && list[k].parent >= 0 ? n + list[k].parent : -1;
         }
         n += MAX(of_doc, 1);

@@ -143,14 +143,13 @@ static int where_learnt(const Batch* b, int piece, int64_t token) {
     broken("token %lld of a tree is learnt in no part of it", (long long)token);
 }
 
-static Answer answer_of(const Run* run, int piece, const float* kept, const DocsSegment* segments, int n, int i) {
+static Answer answer_of(const Run* run, int piece, const float* kept, const DocsSegment* segment) {
     const Docs* docs = run->data.docs;
-    int64_t doc = run->batch.pieces[piece].doc, first = segments[i].first - docs->list[doc].start,
-            end = i + 1 < n ? segments[i + 1].first - docs->list[doc].start : docs_length(docs, doc);
-    Answer a = {where_learnt(&run->batch, piece, first), (int)(end - first) - 1, 0};
+    int64_t doc = run->batch.pieces[piece].doc;
+    Answer a = {where_learnt(&run->batch, piece, segment->first), segment->length - 1, 0};
     for (int t = 0; t < a.n; t++) {
         LabelTerms terms;
-        docs_terms(docs, doc, first + t + 1, 1, &terms);
+        docs_terms(docs, doc, segment->first + t + 1, 1, &terms);
         a.margin += -(double)kept[a.at + t] - terms.reference;
     }
     return a;
@@ -168,8 +167,8 @@ static void add_pairs(const Run* run, int piece, const float* kept, double* slop
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++) {
             if (segments[i].rank < 0 || segments[j].rank <= segments[i].rank) continue;
-            Answer better = answer_of(run, piece, kept, segments, n, i);
-            Answer worse = answer_of(run, piece, kept, segments, n, j);
+            Answer better = answer_of(run, piece, kept, &segments[i]);
+            Answer worse = answer_of(run, piece, kept, &segments[j]);
             double x = beta * (better.margin - worse.margin), slope = beta / (1 + exp(x));
             losses[better.at] += x > 0 ? log1p(exp(-x)) : -x + log1p(exp(x));
             add_slope(slopes, &better, slope), add_slope(slopes, &worse, -slope);

@@ -28,7 +28,7 @@ static void check_segments(const Docs* docs, int64_t d) {
     require(n != 1 && (n == 0) == !(docs->tree_squares && docs->tree_squares(docs, d) > 0));
     for (int i = 0; i < n; i++) {
         int up = list[i].parent;
-        require(list[i].first >= docs->list[d].start && list[i].first < docs->list[d + 1].start);
+        require(list[i].first >= 0 && list[i].length > 0 && list[i].first + list[i].length <= docs_length(docs, d));
         require(i == 0 ? up == -1 && list[i].position == 0 : up >= 0 && up < i && list[i].first > list[i - 1].first);
         if (i) require(list[i].position == list[up].position + (int)(list[up + 1].first - list[up].first));
     }
