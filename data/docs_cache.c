@@ -11,8 +11,9 @@
 // The facts that the shard does not hold. `hash` covers all of them, itself as 0.
 typedef struct Index {
     char magic[8];
-    uint64_t key, hash, shard_hash, content;
-    int64_t files, runs, plain_jsonl, replaced, not_utf8, divided, n_corpora;
+    uint64_t key, hash, shard_hash;
+    DocsFacts facts;
+    int64_t divided, n_corpora;
     DocsCorpus corpora[MOST_CORPORA];
 } Index;
 
@@ -40,8 +41,7 @@ static int save_index(const Docs* d, uint64_t key, const char* shard, const char
                       const char* path, Err err) {
     const DocsMore* m = d->more;
     uint64_t bytes;
-    Index x = {.key = key, .content = m->content, .files = m->files, .runs = m->runs, .plain_jsonl = m->plain_jsonl};
-    x.replaced = m->replaced, x.not_utf8 = m->not_utf8, x.divided = d->divided, x.n_corpora = m->n_corpora;
+    Index x = {.key = key, .facts = m->facts, .divided = d->divided, .n_corpora = m->n_corpora};
     memcpy(x.magic, index_magic, sizeof x.magic);
     memcpy(x.corpora, m->corpora, sizeof x.corpora);
     if (disk_hash(shard, 0, &bytes, &x.shard_hash, err)) return -1;
@@ -73,8 +73,7 @@ static int take_index(Docs* d, const Index* x, const char* path, Err err) {
     m->n_corpora = (int)x->n_corpora;
     if (m->n_corpora) d->mix = &sampler_mix;
     d->max_token = d->tokenizer->vocab - 1;
-    m->content = x->content, m->files = x->files, m->runs = x->runs, m->plain_jsonl = x->plain_jsonl;
-    m->replaced = x->replaced, m->not_utf8 = x->not_utf8, d->divided = x->divided;
+    m->facts = x->facts, d->divided = x->divided;
     return 0;
 }
 

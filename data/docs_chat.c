@@ -75,7 +75,7 @@ static int put_parts(Making* m, const JsonValue* parts) {
         if (type && !json_is(type, "text"))
             return fail(m->err, "a message has a part of type \"%.*s\", expected text alone; leave such lines out",
                         (int)MIN(type->length, 40), type->text);
-        int64_t more = json_prose(json_get(part, "text"), m->scratch + n, &m->docs->more->replaced);
+        int64_t more = json_prose(json_get(part, "text"), m->scratch + n, &m->docs->more->facts.replaced);
         if (more < 0) return fail(m->err, "expected a part of a message as {\"type\": \"text\", \"text\": \"...\"}");
         n += (size_t)more;
     }

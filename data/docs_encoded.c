@@ -40,10 +40,11 @@ uint64_t docs_finish_content(Docs* docs) {
     size_t held = h->bytes % CONTENT_BLOCK;
     memset(h->held + held, 0, CONTENT_BLOCK - held);
     if (held > 0) hash_block(h, h->held);
-    docs->more->content = hash64(docs->more->content ^ h->bytes);
-    for (int i = 0; i < COUNT(h->lanes); i++) docs->more->content = hash64(docs->more->content ^ h->lanes[i]);
+    docs->more->facts.content = hash64(docs->more->facts.content ^ h->bytes);
+    for (int i = 0; i < COUNT(h->lanes); i++)
+        docs->more->facts.content = hash64(docs->more->facts.content ^ h->lanes[i]);
     *h = (ContentHash){.bytes = 0};
-    return docs->more->content;
+    return docs->more->facts.content;
 }
 
 int docs_utf8_open(int open, const char* text, size_t n) {
@@ -210,7 +211,7 @@ int docs_add_text(Docs* docs, const DocsFile* file, int64_t begin, int64_t end, 
         if (docs->more->encodes) status = docs_append_text(docs, bytes, (size_t)taken, err);
     }
     free(block);
-    docs->more->not_utf8 += open != 0;
+    docs->more->facts.not_utf8 += open != 0;
     if (status) return -1;
     if (docs->more->encodes) return docs_add_encoded(docs, first, err);
     return docs_add_hashed(docs, 1 + end - begin, begin, head, n_head, err);

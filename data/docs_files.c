@@ -75,7 +75,7 @@ static int index_by_name(Docs* docs, DocsFile* file, const char* name, int named
     docs->max_token = MAX(docs->max_token, docs->tokenizer->vocab - 1);
     int status = is_json ? docs_index_jsonl(docs, file, named, err) : 1;
     if (status <= 0) return status;
-    more->plain_jsonl += is_json;
+    more->facts.plain_jsonl += is_json;
     if (more->encodes) file->format = &docs_encoded;
     return docs_index_text(docs, file, named, err);
 }
@@ -99,7 +99,7 @@ static int index_file(Docs* docs, DocsFile* file, int named, Err err) {
         docs_use_unpacked(docs->more, &file->file, bytes);
     }
     int status = index_by_name(docs, file, name, named, err);
-    docs->more->files += status == 0;
+    docs->more->facts.files += status == 0;
     return status;
 }
 
@@ -107,13 +107,13 @@ static int index_file(Docs* docs, DocsFile* file, int named, Err err) {
 
 static int leaves_out(void* docs, const char* directory, Err err) {
     int is = run_dir_is_ours(directory, err);
-    ((Docs*)docs)->more->runs += is > 0;
+    ((Docs*)docs)->more->facts.runs += is > 0;
     return is;
 }
 
 static int add_directory(Docs* docs, const char* directory, Err err) {
     const DocsMore* m = docs->more;
-    int64_t before = docs->n_files, skipped = docs->skipped.n, runs = m->runs;
+    int64_t before = docs->n_files, skipped = docs->skipped.n, runs = m->facts.runs;
     int is_ours = run_dir_is_ours(directory, err);
     if (is_ours > 0)
         return fail(err, "%s: expected documents, found a run or a checkpoint of this program; try another --data",
@@ -125,7 +125,7 @@ static int add_directory(Docs* docs, const char* directory, Err err) {
         err,
         "%s: no text file in this directory (%lld files passed over, %lld runs left out); shards and compressed "
         "files of other names than *.txt.gz are read by a pattern, like '%s/*.gz'%s%s",
-        directory, (long long)(docs->skipped.n - skipped), (long long)(m->runs - runs), directory,
+        directory, (long long)(docs->skipped.n - skipped), (long long)(m->facts.runs - runs), directory,
         docs->skipped.n > skipped ? "; first passed over: " : "",
         docs->skipped.n > skipped ? docs->skipped.list[skipped] : "");
 }

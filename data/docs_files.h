@@ -81,12 +81,22 @@ typedef struct ContentHash {
     uint64_t bytes;          // so far
 } ContentHash;
 
+// What was found at opening. A cache keeps it as it is.
+typedef struct DocsFacts {
+    uint64_t content;     // hash of all documents that were added
+    int64_t files;        // used
+    int64_t runs;         // directories left out
+    int64_t plain_jsonl;  // files *.jsonl without documents, read as plain text
+    int64_t replaced;     // halves of surrogate pairs without the other one, read as U+FFFD
+    int64_t not_utf8;     // texts with other bytes than UTF-8, which stay as they are
+} DocsFacts;
+
 // A corpus may have 10^8 documents, and tens of thousands of small files: few are kept open.
 typedef struct DocsMore {
     const char* text_key;
-    int vocab;            // of DocsReading
-    int encodes;          // the tokenizer is no byte tokenizer: text is encoded at opening
-    uint64_t content;     // of all documents that were added
+    int vocab;    // of DocsReading
+    int encodes;  // the tokenizer is no byte tokenizer: text is encoded at opening
+    DocsFacts facts;
     ContentHash reading;  // of the next one
     // Tokens of text with a BPE vocabulary and of instructions, encoded_bytes (2 or 4) each, from their place on.
     void* encoded;
@@ -107,12 +117,7 @@ typedef struct DocsMore {
     int64_t unpacked_bytes;
     int keying;  // nothing is indexed: content becomes the hash of all files and of how they are read
     int64_t keyed_bytes;
-    int64_t files;        // used
-    int64_t runs;         // directories left out
-    int64_t plain_jsonl;  // files *.jsonl without documents, read as plain text
-    const char* judges;   // name of the first member by which a line says how good its answers are; NULL: none does
-    int64_t replaced;     // halves of surrogate pairs without the other one, read as U+FFFD
-    int64_t not_utf8;     // texts with other bytes than UTF-8, which stay as they are
+    const char* judges;  // name of the first member by which a line says how good its answers are; NULL: none does
 } DocsMore;
 
 static inline int docs_corpora(const Docs* docs) { return docs->more->n_corpora; }  // 0: no weights were given
@@ -142,15 +147,10 @@ typedef struct DocsSplit {
 int docs_split_trees(Docs* docs, int64_t most, DocsSplit* told, Err err);
 // positions (n) = places of tokens first .. first + n of a tree on their paths; for other documents they stay.
 void docs_tree_positions(const Docs* docs, int64_t doc, int64_t first, int n, int* positions);
-static inline int64_t docs_files(const Docs* docs) { return docs->more->files; }
-static inline int64_t docs_runs(const Docs* docs) { return docs->more->runs; }
-static inline int64_t docs_plain_jsonl(const Docs* docs) { return docs->more->plain_jsonl; }
 static inline const char* docs_judges(const Docs* docs) { return docs->more->judges; }
-static inline int64_t docs_replaced(const Docs* docs) { return docs->more->replaced; }
-static inline int64_t docs_not_utf8(const Docs* docs) { return docs->more->not_utf8; }
 // Returns a hash of every byte of every document, in their order, wherever they lie. It tells a run that resumes on
 // other documents so, and ranks that see different ones.
-static inline uint64_t docs_content(const Docs* docs) { return docs->more->content; }
+static inline uint64_t docs_content(const Docs* docs) { return docs->more->facts.content; }
 // Returns a hash of the whole corpus's shape: every length and hash of a document.
 uint64_t docs_fingerprint(const Docs* docs);
 

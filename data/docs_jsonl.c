@@ -81,7 +81,7 @@ static int index_line(Docs* docs, LineReader* r, const char* line, size_t n, cha
     else if (text->type != JSON_STRING) status = fail(err, "the member \"%s\" is not a string", key);
     else if (length < 0) status = fail(err, "the string \"%s\" holds an invalid escape", key);
     else {
-        docs->more->replaced += replaced;
+        docs->more->facts.replaced += replaced;
         status = add_document(docs, r, scratch, length, err);
     }
     json_free(&json);

@@ -58,7 +58,7 @@ static int read_utf16(Docs* docs, DocsFile* file, int big_endian, Err err) {
                         disk_hint(errno));
         total += (int64_t)made;
     }
-    docs->more->replaced += u.lone;
+    docs->more->facts.replaced += u.lone;
     docs_use_unpacked(docs->more, &file->file, total);
     return 0;
 }

@@ -3,7 +3,7 @@
 
 int making_text(Making* m, const char* text, size_t n) {
     docs_hash_content(m->docs, text, n);
-    m->docs->more->not_utf8 += docs_utf8_open(0, text, n) != 0;
+    m->docs->more->facts.not_utf8 += docs_utf8_open(0, text, n) != 0;
     return docs_append_text(m->docs, text, n, m->err);
 }
 
@@ -14,7 +14,7 @@ int making_token(Making* m, int token) {
 }
 
 int making_string(Making* m, const JsonValue* value, const char* what) {
-    int64_t n = json_prose(value, m->scratch, &m->docs->more->replaced);
+    int64_t n = json_prose(value, m->scratch, &m->docs->more->facts.replaced);
     return n < 0 ? fail(m->err, "expected %s as a string", what) : making_text(m, m->scratch, (size_t)n);
 }
 

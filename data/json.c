@@ -287,37 +287,30 @@ static size_t take_byte(const char* p, size_t n, char* out) {
     return 6;
 }
 
-static int64_t unquote(const JsonValue* v, char* out, int bytes, int64_t* lone) {
+static int64_t unquote(const JsonValue* v, char* out, size_t room, int bytes, int64_t* lone) {
     if (!v || v->type != JSON_STRING) return -1;
-    char* start = out;
+    size_t used = 0;
     for (size_t i = 0, taken; i < v->length; i += taken) {
+        char piece[4];
         int n = 1;
-        taken = bytes ? take_byte(v->text + i, v->length - i, out) : 0;
-        if (!taken) taken = unescape(v->text + i, v->length - i, out, &n, lone);
-        if (taken == 0) return -1;
-        out += n;
+        taken = bytes ? take_byte(v->text + i, v->length - i, piece) : 0;
+        if (!taken) taken = unescape(v->text + i, v->length - i, piece, &n, lone);
+        if (taken == 0 || used + (size_t)n >= room) return -1;
+        for (int k = 0; k < n; k++) out[used++] = piece[k];
     }
-    *out = 0;
-    return out - start;
+    out[used] = 0;
+    return (int64_t)used;
 }
 
-int64_t json_string(const JsonValue* v, char* out) { return unquote(v, out, 0, NULL); }
-int64_t json_prose(const JsonValue* v, char* out, int64_t* replaced) { return unquote(v, out, 0, replaced); }
-int64_t json_bytes(const JsonValue* v, char* out) { return unquote(v, out, 1, NULL); }
+int64_t json_string(const JsonValue* v, char* out) { return unquote(v, out, SIZE_MAX, 0, NULL); }
+int64_t json_prose(const JsonValue* v, char* out, int64_t* replaced) { return unquote(v, out, SIZE_MAX, 0, replaced); }
+int64_t json_bytes(const JsonValue* v, char* out) { return unquote(v, out, SIZE_MAX, 1, NULL); }
 
 int json_text(const JsonValue* v, char* out, size_t room) {
-    size_t n = 0;
-    if (!v || v->type != JSON_STRING) return -1;
-    for (size_t i = 0, taken; i < v->length; i += taken) {
-        char bytes[4];
-        int more;
-        taken = unescape(v->text + i, v->length - i, bytes, &more, NULL);
-        if (taken == 0 || n + (size_t)more >= room || (unsigned char)bytes[0] < ' ') return -1;
-        memcpy(out + n, bytes, (size_t)more);
-        n += (size_t)more;
-    }
-    out[n] = 0;
-    return 0;
+    int64_t n = unquote(v, out, room, 0, NULL);
+    for (int64_t i = 0; i < n; i++)
+        if ((unsigned char)out[i] < ' ') return -1;
+    return n < 0 ? -1 : 0;
 }
 
 static size_t quote(char* out, const char* text, size_t n, int keep) {

@@ -40,7 +40,7 @@ CLAIM(files_of_every_kind_in_a_directory_are_read_or_said) {
         "> d/e.tar.gz && echo '{\"step\": 1}' > d/log.jsonl");
     Docs* docs = open_one("d", bytes);
     CHECK(docs && docs->n == 5 && docs->skipped.n == 1 && strstr(docs->skipped.list[0], "e.tar.gz: compressed;"));
-    CHECK(docs && docs_plain_jsonl(docs) == 1 && docs_files(docs) == 4);
+    CHECK(docs && docs->more->facts.plain_jsonl == 1 && docs->more->facts.files == 4);
     CHECK(docs && docs_length(docs, 1) == 4 && docs_length(docs, 3) == 5);  // "one"; "x\ny\n" of c.txt.gz
     int tokens[5] = {0};
     CHECK(docs && docs_read(docs, 3, 0, 5, tokens, err) == 0 && tokens[0] == 256 && tokens[1] == 'x');

@@ -16,7 +16,7 @@
 CLAIM(a_text_file_is_one_document) {
     put_text("a.txt", "hello\n");
     Docs* docs = open_one("a.txt", bytes);
-    CHECK(docs_tokens(docs) == 7 && docs_length(docs, 0) == 7 && docs_files(docs) == 1 && docs->skipped.n == 0);
+    CHECK(docs_tokens(docs) == 7 && docs_length(docs, 0) == 7 && docs->more->facts.files == 1 && docs->skipped.n == 0);
     CHECK(docs->max_token == 256 && docs->end_of_text == 256);
     CHECK_DOCUMENTS(docs, "|hello\n");
     docs_close(NULL);
@@ -81,19 +81,19 @@ CLAIM(runs_below_a_directory_are_left_out_of_a_corpus) {
     CHECK(shell("mkdir -p $W/mixed/runs && cd $W/mixed && printf 'a text' > text && printf kept > runs/notes") == 0);
     Docs* docs = open_one("mixed", bytes);
     uint64_t shape = docs_fingerprint(docs), all = docs_content(docs);
-    CHECK(docs_runs(docs) == 0);
+    CHECK(docs->more->facts.runs == 0);
     docs_close(docs);
     CHECK(shell("cd $W/mixed && put() { mkdir -p $1; echo \"$3\" > $1/$2; echo '{\"step\": 1}' > $1/log.jsonl; }; "
                 "put runs/0 RUN '{\"ragged run\": \"process 17\"}'; put moved DONE '{\"step\": 100}'; "
                 "put runs/0/step-000100 DONE '{\"step\": 100}'") == 0);
     docs = open_one("mixed", bytes);
-    CHECK(docs_files(docs) == 2 && docs_runs(docs) == 2 && docs->skipped.n == 0);
+    CHECK(docs->more->facts.files == 2 && docs->more->facts.runs == 2 && docs->skipped.n == 0);
     CHECK(docs_fingerprint(docs) == shape && docs_content(docs) == all);
     docs_close(docs);
     CHECK(shell("cd $W/mixed && mkdir -p other done a/RUN && echo '{\"ragged\"' > other/RUN && "
                 "echo 'all of it' > done/DONE && cp moved/log.jsonl other && cp moved/log.jsonl done") == 0);
     docs = open_one("mixed", bytes);
-    CHECK(docs_files(docs) == 6 && docs_runs(docs) == 2);  // what only looks like one is text
+    CHECK(docs->more->facts.files == 6 && docs->more->facts.runs == 2);  // what only looks like one is text
     docs_close(docs);
     check_refused("mixed/runs/0", bytes, "mixed/runs/0");
     CHECK(strstr(err, "another --data"));
@@ -287,21 +287,21 @@ CLAIM(what_no_text_can_hold_is_replaced_and_counted) {
     memcpy(text + (1 << 15), "\x3d\xd8\0\xde\0\xd8", 6);  // the first half ends a block
     write_text("lone.txt", text, COUNT(text) - 1);
     Docs* docs = open_one("lone.txt", bytes);
-    CHECK(docs && docs_replaced(docs) == 6 && docs->n == 1);
+    CHECK(docs && docs->more->facts.replaced == 6 && docs->n == 1);
     int64_t units = (COUNT(text) - 2) / 2 - 1;
     CHECK(docs && docs_length(docs, 0) == 1 + (units - 5 - 1) + 6 * 3 + 4 - 1);
     docs_close(docs);
     put_text("lone.jsonl",
              "{\"text\":\"\\ud800a\"}\n{\"text\":\"\xe4\"}\n{\"text\":\"\xc3\xa4\"}\n{\"text\":\"\xc3\"}\n");
     docs = open_one("lone.jsonl", bpe);
-    CHECK(docs && docs_replaced(docs) == 1 && docs_not_utf8(docs) == 2);
+    CHECK(docs && docs->more->facts.replaced == 1 && docs->more->facts.not_utf8 == 2);
     CHECK_DOCUMENTS(docs,
                     "|\xef\xbf\xbd"
                     "a",
                     "|\xe4", "|\xc3\xa4", "|\xc3");
     put_text("lone.jsonl", "{\"prompt\":\"\\udc00\xe4\", \"completion\":\"\\ud800\"}\n");
     docs = open_one("lone.jsonl", bytes);
-    CHECK(docs && docs_replaced(docs) == 2 && docs_not_utf8(docs) == 1);
+    CHECK(docs && docs->more->facts.replaced == 2 && docs->more->facts.not_utf8 == 1);
     docs_close(docs);
 }
 

@@ -22,7 +22,7 @@ static Docs* open_kept(const char* name, DocsCache* cache) {
 static int same(const Docs* a, const Docs* b) {
     int right = a && b && a->n == b->n && docs_content(a) == docs_content(b) &&
                 docs_fingerprint(a) == docs_fingerprint(b) && a->max_token == b->max_token &&
-                docs_files(a) == docs_files(b) && a->skipped.n == b->skipped.n &&
+                a->more->facts.files == b->more->facts.files && a->skipped.n == b->skipped.n &&
                 (!a->skipped.n || !strcmp(a->skipped.list[0], b->skipped.list[0])) && a->divided == b->divided &&
                 a->end_of_text == b->end_of_text;
     for (int64_t d = 0; right && d < a->n; d++) {

@@ -69,12 +69,12 @@ static void print_doubts(const Run* run, const Docs* docs) {
     for (int64_t i = 0; i < shown; i++) say(stdout, "        passed over: %s", docs->skipped.list[i]);
     if (shown < docs->skipped.n)
         say(stdout, "        and %s more: --verbose names them", text_many(docs->skipped.n - shown, "file", many));
-    if (docs_replaced(docs))
+    if (docs->more->facts.replaced)
         say(stdout, "        %s read as U+FFFD: halves of surrogate pairs without the other one",
-            text_many(docs_replaced(docs), "character", many));
-    if (docs_not_utf8(docs))
+            text_many(docs->more->facts.replaced, "character", many));
+    if (docs->more->facts.not_utf8)
         say(stdout, "        %s not in UTF-8: bytes stay as they are; try: iconv -f LATIN1 -t UTF-8",
-            text_many(docs_not_utf8(docs), "text", many));
+            text_many(docs->more->facts.not_utf8, "text", many));
 }
 
 static void print_data(const Run* run) {
@@ -88,9 +88,9 @@ static void print_data(const Run* run) {
     if (run->config.eval_every && sampler_tokens(val, SPLIT_VAL) > run->config.eval_tokens)
         printf(" (at most %d tokens a time)", run->config.eval_tokens);
     if (docs->skipped.n) printf("; %s passed over", text_many(docs->skipped.n, "file", many));
-    if (docs_plain_jsonl(docs))
-        printf("; %" PRId64 " .jsonl without \"text\" read as plain text", docs_plain_jsonl(docs));
-    if (docs_runs(docs)) printf("; %s of this program left out", text_many(docs_runs(docs), "run", many));
+    if (docs->more->facts.plain_jsonl)
+        printf("; %" PRId64 " .jsonl without \"text\" read as plain text", docs->more->facts.plain_jsonl);
+    if (docs->more->facts.runs) printf("; %s of this program left out", text_many(docs->more->facts.runs, "run", many));
     printf("\n");
     if (!run_is_brief(run)) printf("        %s\n", sampler_describe(val, words));
     if (docs->divided)
