@@ -45,12 +45,8 @@ struct Docs {
     int64_t n, capacity;
     Paths skipped;    // a message for each file of a directory that was passed over: no text, unreadable, unfit
     int64_t divided;  // documents of text files in which the separator stands
-    const struct DocsFormats* formats;                      // docs_formats.h; NULL: all files are text read by bytes
-    struct DocsMore* more;                                  // data of the formats
-    const struct SamplerMix* mix;                           // sampler_mix.h; NULL: corpora have no weights
-    double (*tree_squares)(const Docs* docs, int64_t doc);  // Piece.squares of trees, 0 of others; NULL: none is one
-    // Sum of the label weights of tokens first .. first + n of a document; NULL: every learnt token weighs 1.
-    double (*weight)(const Docs* docs, int64_t doc, int64_t first, int n);
+    const struct DocsFormats* formats;  // docs_formats.h; NULL: all files are text read by bytes
+    struct DocsMore* more;              // data of the formats
 };
 
 #define DOCS_SEPARATOR "<|endoftext|>"

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "data/docs_files.h"
-#include "data/sampler_mix.h"
 #include "plan/base/user_cache.h"
 
 // The facts that the shard does not hold. `hash` covers all of them, itself as 0.
@@ -71,7 +70,6 @@ static int take_index(Docs* d, const Index* x, const char* path, Err err) {
     }
     memcpy(m->corpora, x->corpora, sizeof m->corpora);
     m->n_corpora = (int)x->n_corpora;
-    if (m->n_corpora) d->mix = &sampler_mix;
     d->max_token = d->tokenizer->vocab - 1;
     m->facts = x->facts, d->divided = x->divided;
     return 0;

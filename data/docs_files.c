@@ -204,7 +204,7 @@ static int add_weighted(Docs* docs, const char* path, Err err) {
     } else if (weight > 0 && weight != m->weights[m->n_corpora - 1])
         return fail(err, "%s: %s had the weight %g before", path, name, m->weights[m->n_corpora - 1]);
     if (add_path(docs, rest, err)) return -1;
-    if (last) last->end = docs->n, docs->mix = &sampler_mix;
+    if (last) last->end = docs->n;
     divide_shares(m);
     return 0;
 }
@@ -222,9 +222,14 @@ static void close_more(DocsMore* more) {
 
 static void close_formats(Docs* docs) { close_more(docs->more); }
 
+static double label_weight(const Docs* docs, int64_t doc, int64_t first, int n) {
+    return docs->more->weigh ? docs->more->weigh(docs, doc, first, n) : docs_learnt(docs, doc, first, n, NULL);
+}
+
 static int open_corpus(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer,
                        DocsReading reading, int keying, Err err) {
-    static const DocsFormats formats = {add_weighted, index_file, docs_add_text, leaves_out, close_formats};
+    static const DocsFormats formats = {add_weighted, index_file,   docs_add_text,     leaves_out,      close_formats,
+                                        docs_squares, label_weight, sampler_mix_check, sampler_mix_next};
     DocsMore* more = calloc(1, sizeof *more);
     *out = NULL;
     if (!more) return fail(err, "out of memory for the corpus");

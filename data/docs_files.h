@@ -117,6 +117,8 @@ typedef struct DocsMore {
     int64_t unpacked_bytes;
     int keying;  // nothing is indexed: content becomes the hash of all files and of how they are read
     int64_t keyed_bytes;
+    // Weight of the labels first .. first + n of a document; NULL: all count alike.
+    double (*weigh)(const Docs* docs, int64_t doc, int64_t first, int n);
     const char* judges;  // name of the first member by which a line says how good its answers are; NULL: none does
 } DocsMore;
 
@@ -124,10 +126,12 @@ static inline int docs_corpora(const Docs* docs) { return docs->more->n_corpora;
 static inline const DocsCorpus* docs_corpus(const Docs* docs, int corpus) { return &docs->more->corpora[corpus]; }
 // Finds the segments of a document and returns their number, at least 2; 0: it is no tree.
 int docs_segments(const Docs* docs, int64_t doc, const DocsSegment** list);
+static inline int docs_has_trees(const Docs* docs) { return docs->more->n_segments > 0; }
+double docs_squares(const Docs* docs, int64_t doc);  // twice the pairs of a token and one that it sees; 0: no tree
 static inline int docs_has_terms(const Docs* docs) { return docs->more->n_terms > 0; }
 // terms (n) = those of tokens first .. first + n of a document, as labels.
 void docs_terms(const Docs* docs, int64_t doc, int64_t first, int n, LabelTerms* terms);
-// Docs.weight as the sum over the learnt ones of these, and as the number of pairs of answers with one preferred.
+// DocsMore.weigh as the sum over the learnt ones of these, and as the number of pairs of answers with one preferred.
 double docs_weight(const Docs* docs, int64_t doc, int64_t first, int n);
 double docs_pairs(const Docs* docs, int64_t doc, int64_t first, int n);
 int docs_rewards(const Docs* docs, int64_t doc, double* sum);  // number of rewards of its answers; *sum += their sum

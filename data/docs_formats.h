@@ -1,6 +1,7 @@
-// docs_formats.h - how files of other formats hang on docs.c: a reader for each file, and hooks of the whole corpus.
+// docs_formats.h - how files of other formats hang on docs.c and sampler.c: a reader for each file, and hooks of the
+// whole corpus.
 #pragma once
-#include "data/docs.h"
+#include "data/sampler.h"
 
 enum { DOCS_HEAD_BYTES = 4096 };  // bytes of a document that its hash covers, beside its length
 
@@ -19,13 +20,18 @@ typedef struct DocsFormat {
 } DocsFormat;
 
 // Hooks by which docs_files.c replaces the plain-text reader: docs_add_path, docs_index_text, and the function that
-// adds bytes [begin, end) of a text file as a document (in memory: text, or NULL). 0, or -1 with a message.
+// adds bytes [begin, end) of a text file as a document (in memory: text, or NULL). 0, or -1 with a message. The last
+// four are of trees, of labels that do not count alike, and of corpora with weights.
 typedef struct DocsFormats {
     int (*add_path)(Docs* docs, const char* path, Err err);
     int (*index)(Docs* docs, DocsFile* file, int named, Err err);  // 1: passed over, with a message
     int (*add_text)(Docs* docs, const DocsFile* file, int64_t begin, int64_t end, const char* text, Err err);
     int (*leaves_out)(void* docs, const char* directory, Err err);
     void (*close)(Docs* docs);
+    double (*squares)(const Docs* docs, int64_t doc);  // Piece.squares of a tree, 0 of other documents
+    double (*weight)(const Docs* docs, int64_t doc, int64_t first, int n);  // of the labels first .. first + n
+    int (*check)(const Sampler* s, Err err);                                // at the opening of a sampler that trains
+    Piece (*next)(const Sampler* s, SamplerPosition* at);                   // takes the next training piece
 } DocsFormats;
 
 const DocsFile* docs_file_of(const Docs* docs, int64_t doc);

@@ -31,7 +31,6 @@ void making_judges(Making* m, const JsonValue* object);  // sets DocsMore.judges
 
 // Trees, whose segments go to DocsMore.segments.
 int docs_add_segment(DocsMore* more, DocsSegment segment, Err err);
-double docs_squares(const Docs* docs, int64_t doc);  // Docs.tree_squares
 int docs_is_tree(const JsonValue* root);
 int making_tree(Making* m);
 

@@ -22,7 +22,7 @@ int docs_segments(const Docs* docs, int64_t doc, const DocsSegment** list) {
 
 int docs_check_trees(const Docs* docs, int context, int64_t most, Err err) {
     const DocsSegment* list;
-    for (int64_t doc = 0; doc < docs->n && docs->tree_squares; doc++) {
+    for (int64_t doc = 0; doc < docs->n && docs_has_trees(docs); doc++) {
         int n = docs_segments(docs, doc, &list);
         for (int i = 0; i < n; i++) {
             int path = list[i].position + list[i].length;

@@ -9,8 +9,6 @@
 #include <string.h>
 
 #include "data/docs_files.h"
-#include "data/sampler_mix.h"
-#include "plan/base/user_cache.h"
 
 enum {
     HEADER_BYTES = 1024,

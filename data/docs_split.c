@@ -88,7 +88,7 @@ int docs_split_trees(Docs* docs, int64_t most, DocsSplit* told, Err err) {
     Docs before = *docs;
     Arena arena = {0};
     *told = (DocsSplit){0, 0, 0};
-    if (!docs->tree_squares) return 0;
+    if (!docs_has_trees(docs)) return 0;
     int64_t* now = malloc((size_t)(docs->n + 1) * sizeof *now);
     if (!now) return fail(err, "no memory to split trees");
     docs->list = NULL, docs->n = docs->capacity = 0;

@@ -32,7 +32,6 @@ int making_node(Making* m, Node* node, const Node* up, int is_first) {
     DocsSegment segment = {.place = node->first, .first = (int)(node->first - m->first), .rank = -1, .reward = NAN};
     segment.parent = up ? up->index : -1, segment.position = node->position;
     if (docs_add_segment(d, segment, m->err)) return -1;
-    m->docs->tree_squares = docs_squares;
     docs_hash_content(m->docs, &segment.parent, sizeof segment.parent);
     if (!up) return 0;
     if (making_token(m, up->last)) return -1;

@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-#include "data/sampler_mix.h"
+#include "data/docs_formats.h"
 
 // ---- opening
 
@@ -19,7 +19,7 @@ static int is_held_out(const Sampler* s, int64_t doc) {
 }
 
 static double tree_squares(const Sampler* s, int64_t doc) {
-    return s->docs->tree_squares ? s->docs->tree_squares(s->docs, doc) : 0;
+    return s->docs->formats ? s->docs->formats->squares(s->docs, doc) : 0;
 }
 
 int64_t sampler_extent(const Sampler* s, Split split, int64_t doc, int64_t* begin, int64_t* end) {
@@ -73,7 +73,7 @@ int sampler_open(Sampler** out, const Docs* docs, int context, double val_fracti
     *s = (Sampler){.docs = docs, .context = context, .seed = seed, .val_fraction = val_fraction};
     choose_split(s);
     int status = fill_side(s, SPLIT_TRAIN, err) || fill_side(s, SPLIT_VAL, err) ? -1 : 0;
-    if (status == 0 && val_fraction < 1 && docs->mix) status = docs->mix->check(s, err);
+    if (status == 0 && val_fraction < 1 && docs->formats) status = docs->formats->check(s, err);
     if (status) sampler_close(s);
     else *out = s;
     return status;
@@ -117,7 +117,7 @@ Piece sampler_piece(const Sampler* s, Split split, int64_t first, int64_t n, int
     double s2 = tree_squares(s, d->doc);
     int length = (int)(s2 > 0 ? end - begin : MIN(end - begin, s->context));
     int targets = length - (begin + length == end), labels = docs_learnt(s->docs, d->doc, begin + 1, targets, NULL);
-    double weight = s->docs->weight ? s->docs->weight(s->docs, d->doc, begin + 1, targets) : labels;
+    double weight = s->docs->formats ? s->docs->formats->weight(s->docs, d->doc, begin + 1, targets) : labels;
     return (Piece){.doc = d->doc, begin, length, targets, labels, weight, s2 > 0 ? s2 : (double)length * length};
 }
 
@@ -130,7 +130,7 @@ Piece sampler_train_piece(const Sampler* s, SamplerPosition at) {
     return sampler_piece(s, SPLIT_TRAIN, 0, sampler_pieces(s, SPLIT_TRAIN), at.index, key);
 }
 
-static Piece next_piece(const Sampler* s, SamplerPosition* at) {
+Piece sampler_next(const Sampler* s, SamplerPosition* at) {
     Piece piece;
     do {
         piece = sampler_train_piece(s, *at);
@@ -146,7 +146,7 @@ int sampler_draw(const Sampler* s, SamplerPosition* position, Piece* pieces, int
     int n = 0, room = batch_tokens;
     while (n < max_pieces) {
         SamplerPosition after = *position;
-        pieces[n] = (s->docs->mix ? s->docs->mix->next : next_piece)(s, &after);
+        pieces[n] = (s->docs->formats ? s->docs->formats->next : sampler_next)(s, &after);
         if (pieces[n].length > room) break;
         room -= pieces[n++].length;
         *position = after;

@@ -62,6 +62,7 @@ Piece sampler_piece(const Sampler* s, Split split, int64_t first, int64_t n, int
 // Returns validation piece i < sampler_pieces(VAL), in a mixed order without the seed: the first are a fair sample.
 Piece sampler_val_piece(const Sampler* s, int64_t i);
 Piece sampler_train_piece(const Sampler* s, SamplerPosition position);
+Piece sampler_next(const Sampler* s, SamplerPosition* position);  // takes it; none that has targets, but no label
 
 // Takes the next training pieces while their sum stays within batch_tokens (>= context), across the end of an epoch if
 // need be, and moves the position on. At most max_pieces (batch_tokens suffice). Returns their number, at least 1.

@@ -18,7 +18,7 @@ typedef struct Pieces {
 } Pieces;
 
 static int is_cut(const Sampler* s, const Piece* p, int64_t most) {
-    return p->length > most && !p->n_parts && s->docs->tree_squares && s->docs->tree_squares(s->docs, p->doc) > 0;
+    return p->length > most && !p->n_parts && docs_squares(s->docs, p->doc) > 0;
 }
 
 // Returns a segment of a tree; it has no labels where another part learns them.
@@ -90,7 +90,7 @@ double docs_cut_factor(const Docs* docs, int64_t most, DocsSplit* told, Err err)
     const DocsSegment* list;
     Arena arena = {0};
     double factor = 1;
-    for (int64_t doc = 0; doc < docs->n && docs->tree_squares; doc++) {
+    for (int64_t doc = 0; doc < docs->n && docs_has_trees(docs); doc++) {
         int64_t tokens = docs_length(docs, doc);
         TreeCut cut;
         int n = tokens > most ? docs_segments(docs, doc, &list) : 0;

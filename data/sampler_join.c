@@ -20,7 +20,7 @@ typedef struct Beginning {
 static int may_share(const Sampler* s, const Piece* p) {
     int least = JOIN_LEAST, most = p->length - 1;
     if (p->first > 0 || p->length != docs_length(s->docs, p->doc) || most < least) return 0;
-    if (s->docs->tree_squares && s->docs->tree_squares(s->docs, p->doc) > 0) return 0;
+    if (docs_squares(s->docs, p->doc) > 0) return 0;
     if (docs_learnt(s->docs, p->doc, 1, least, NULL) > 0) return 0;
     while (least < most) {
         int n = least + (most - least + 1) / 2;

@@ -25,7 +25,7 @@ static int is_drawn(const Piece* p) { return p->weight > 0 || p->n_targets == 0;
 // count_learnt counts the pieces, of n from `first` on, that have a label; *unlearnt += those that are never drawn.
 // Only instructions and weights of 0 leave pieces without one.
 static int64_t count_learnt(const Sampler* s, int64_t first, int64_t n, int64_t* unlearnt) {
-    int in_doubt = s->docs->weight != NULL;
+    int in_doubt = s->docs->more->weigh != NULL;
     int64_t learnt = 0;
     for (int64_t i = 0; i < s->docs->n_files && !in_doubt; i++) in_doubt = s->docs->files[i].format->learnt != NULL;
     for (int64_t i = 0; i < n && in_doubt; i++) {
@@ -42,7 +42,7 @@ int sampler_check_labels(const Sampler* s, int64_t* unlearnt, Err err) {
     return fail(err, "nothing is learnt of these documents: no label of any counts");
 }
 
-static int check(const Sampler* s, Err err) {
+int sampler_mix_check(const Sampler* s, Err err) {
     int64_t first, unlearnt = 0;
     for (int c = 0; c < docs_corpora(s->docs); c++) {
         int64_t n = pieces_of(s, c, &first);
@@ -72,7 +72,8 @@ static int next_corpus(const Sampler* s, const SamplerPosition* position) {
     return next;
 }
 
-static Piece next_piece(const Sampler* s, SamplerPosition* position) {
+Piece sampler_mix_next(const Sampler* s, SamplerPosition* position) {
+    if (docs_corpora(s->docs) == 0) return sampler_next(s, position);
     int c = next_corpus(s, position);
     CorpusPosition* at = &position->corpora[c];
     int64_t first, n = pieces_of(s, c, &first);
@@ -85,8 +86,6 @@ static Piece next_piece(const Sampler* s, SamplerPosition* position) {
     at->tokens += piece.length;
     return piece;
 }
-
-const SamplerMix sampler_mix = {check, next_piece};
 
 // ---- facts
 
@@ -113,7 +112,7 @@ void sampler_mark_lengths(const Sampler* s, Split split, char* seen) {
     int64_t begin, end;
     for (int64_t k = 0; k < s->sides[split].n; k++) {
         int64_t doc = s->sides[split].list[k].doc, length = sampler_extent(s, split, doc, &begin, &end);
-        if (s->docs->tree_squares && s->docs->tree_squares(s->docs, doc) > 0) continue;
+        if (docs_squares(s->docs, doc) > 0) continue;
         if (length >= s->context) seen[s->context] = 1;
         if (length % s->context) seen[length % s->context] = 1;
     }

@@ -2,16 +2,11 @@
 #pragma once
 #include "data/sampler.h"
 
-// Docs.mix where corpora have weights: a check at opening, and the function that takes the next piece.
-typedef struct SamplerMix {
-    int (*check)(const Sampler* s, Err err);
-    Piece (*next)(const Sampler* s, SamplerPosition* position);
-} SamplerMix;
-
 // Pieces of several corpora with weights (docs_files.h), drawn so that each has its share of the tokens: the next one
 // is of the corpus that is furthest behind, w_c T - t_c, where t_c of the T tokens so far are from it. Each goes
-// through its own epochs.
-extern const SamplerMix sampler_mix;
+// through its own epochs. See DocsFormats; the check is that each has something to learn.
+int sampler_mix_check(const Sampler* s, Err err);
+Piece sampler_mix_next(const Sampler* s, SamplerPosition* position);
 int64_t sampler_corpus_tokens(const Sampler* sampler, int corpus);  // of a corpus with a weight: its training tokens
 
 // A corpus of which nothing is learnt is an error: 0, or -1 with a message. *unlearnt: training pieces that are never

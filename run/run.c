@@ -59,7 +59,7 @@ const char* run_spared(const TreeCounts* x, char words[160]) {
 
 int run_has_trees(const Run* run) {
     const Data* d = &run->data;
-    return run_joins(run) || (d->docs && d->docs->tree_squares) || (d->val_docs && d->val_docs->tree_squares);
+    return run_joins(run) || (d->docs && docs_has_trees(d->docs)) || (d->val_docs && docs_has_trees(d->val_docs));
 }
 
 void run_set_paces(Run* run) {

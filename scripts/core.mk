@@ -10,10 +10,10 @@ core_files := data/docs.h data/docs.c data/sampler.h data/sampler.c plan/value/p
 core_plumbing := plan/base/base.h plan/base/base.c plan/base/text.h plan/base/text.c plan/base/many_files.h \
   plan/base/many_files.c plan/base/random.c plan/base/fields.h plan/base/fields.c plan/options/config.h \
   plan/options/config.c plan/options/presets.c kernels/memory.h kernels/timer.h
-core_seams := data/docs_formats.h data/sampler_mix.h run/model/many_ranks.h run/core_ranks.h
+core_seams := data/docs_formats.h run/model/many_ranks.h run/core_ranks.h
 core_stubs := run/core_stubs.c
 core_rest :=
-core_most := 3210
+core_most := 3207
 
 core_sources := $(core_files) $(core_plumbing) $(core_seams) $(core_stubs) $(core_rest)
 $(build)/core: $(build)/train_gpt.o $(patsubst %.c,$(build)/%.o,$(filter %.c,$(core_sources)))

@@ -307,8 +307,8 @@ static void settle_trees(Run* run, Docs* docs, const char* option) {
     char err[ERR_BYTES], trees[64];
     Config* c = &run->config;
     DocsSplit told;
-    for (int64_t doc = 0; doc < docs->n && c->score && docs->tree_squares; doc++)
-        if (docs->tree_squares(docs, doc) > 0 && docs_length(docs, doc) <= INT_MAX)
+    for (int64_t doc = 0; doc < docs->n && c->score && docs_has_trees(docs); doc++)
+        if (docs_squares(docs, doc) > 0 && docs_length(docs, doc) <= INT_MAX)
             c->batch_tokens = (int)MAX(docs_length(docs, doc), (int64_t)c->batch_tokens);
     if (docs_check_trees(docs, c->context, c->context, err) || docs_split_trees(docs, c->batch_tokens, &told, err))
         die("%s: %s", option, err);

@@ -105,7 +105,7 @@ static void print_data(const Run* run) {
             "weights of 0)",
             text_many(run->books->unlearnt, "piece", many), sampler_pieces(train, SPLIT_TRAIN), train->context);
     TreeCounts trees = {0, 0, 0, 0};
-    for (int64_t doc = 0; doc < docs->n && docs->tree_squares; doc++) docs_count_tree(docs, doc, &trees);
+    for (int64_t doc = 0; doc < docs->n && docs_has_trees(docs); doc++) docs_count_tree(docs, doc, &trees);
     if (trees.trees) say(stdout, "        %s", run_spared(&trees, words));
     if (!strcmp(run->config.shared_prefix, "auto") && !docs_may_join(docs))
         say(stdout,

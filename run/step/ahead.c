@@ -254,8 +254,8 @@ static void ask_about_trees(Run* run, const char* option, const Docs* docs) {
     Batch* b = &run->batch;
     struct PlanPlaces* places = b->planned->places;
     int64_t most = 0;
-    for (int64_t doc = 0; doc < docs->n && docs->tree_squares; doc++)
-        if (docs->tree_squares(docs, doc) > 0) most = MAX(most, MIN(docs_length(docs, doc), run->cluster->tree_room));
+    for (int64_t doc = 0; doc < docs->n && docs_has_trees(docs); doc++)
+        if (docs_squares(docs, doc) > 0) most = MAX(most, MIN(docs_length(docs, doc), run->cluster->tree_room));
     if (most == 0) return;
     tell_of_cuts(run, option, docs);
     b->planned->places = NULL;  // ranks agree on none of these plans

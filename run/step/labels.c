@@ -48,7 +48,7 @@ void labels_open(Run* run) {
     if (run->books->uses_model && !c->score) return;
     if (!c->score && !prefers && !draws && !docs_has_terms(docs)) return;
     if (!c->score && (prefers || draws) && docs_check_labels(docs, &needs, err)) die("--data: %s", err);
-    if (!c->score) docs->weight = prefers ? docs_pairs : docs_weight;
+    if (!c->score) docs->more->weigh = prefers ? docs_pairs : docs_weight;
     run->labels = (Labels*)calloc(1, sizeof *run->labels);
     if (!run->labels) die("no memory for labels");
     Labels* l = run->labels;

@@ -25,7 +25,7 @@ static void check_labels(const Docs* docs, int64_t d, int* tokens, int n) {
 static void check_segments(const Docs* docs, int64_t d) {
     const DocsSegment* list = NULL;
     int n = docs_segments(docs, d, &list);
-    require(n != 1 && (n == 0) == !(docs->tree_squares && docs->tree_squares(docs, d) > 0));
+    require(n != 1 && (n == 0) == !(docs_squares(docs, d) > 0));
     for (int i = 0; i < n; i++) {
         int up = list[i].parent;
         require(list[i].first >= 0 && list[i].length > 0 && list[i].first + list[i].length <= docs_length(docs, d));
