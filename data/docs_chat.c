@@ -113,42 +113,7 @@ static int put_task(Making* m) {
 
 // ---- messages, and the tree that they are where an assistant might have said something else
 
-// A turn with alternatives.
-typedef struct Turn {
-    Node node;  // the segment before them
-    const JsonValue* alternatives;
-} Turn;
-
-typedef struct Chat {
-    Making* m;
-    int turns;  // with alternatives
-    Turn turn[MOST_DEPTH];
-} Chat;
-
-// Branches after the header of a turn: its content becomes a child of all before it, as the alternatives will.
-static int begin_turn(Chat* chat, const JsonValue* alternatives, int learns) {
-    Making* m = chat->m;
-    if (!learns) return fail(m->err, "\"alternatives\" of a message that is not an assistant's: nobody learns them");
-    if (chat->turns == MOST_DEPTH) return fail(m->err, "more than %d turns have \"alternatives\"", MOST_DEPTH);
-    Turn* turn = &chat->turn[chat->turns++];
-    Node child;
-    if (chat->turns == 1 && making_node(m, &turn->node, NULL, 1)) return -1;
-    turn->alternatives = alternatives;
-    if (making_children(m, &turn->node, alternatives, "\"alternatives\"")) return -1;
-    if (making_node(m, &child, &turn->node, 1)) return -1;
-    if (chat->turns < MOST_DEPTH) turn[1].node = child;
-    return 0;
-}
-
-// Puts the alternatives depth first: those of the last turn follow its own content and all that came after it.
-static int put_alternatives(Chat* chat) {
-    Making* m = chat->m;
-    Node leaf;
-    for (const Turn* turn = chat->turn + chat->turns; turn-- > chat->turn;)
-        for (const JsonValue* other = json_elements(turn->alternatives); other; other = json_next(other))
-            if (making_node(m, &leaf, &turn->node, 0) || put_content(m, 1, other, NULL, "an alternative")) return -1;
-    return 0;
-}
+static const char content_words[] = "\"content\" or \"value\" of a message";
 
 // check_calls refuses calls beside a content: templates of models write them, and no template is known here.
 static int check_calls(Making* m, const JsonValue* message) {
@@ -164,25 +129,42 @@ static int check_calls(Making* m, const JsonValue* message) {
     return 0;
 }
 
-static int put_turn(Chat* chat, const JsonValue* message) {
-    Making* m = chat->m;
-    const JsonValue *role = get_either(message, "role", "from"), *content = get_either(message, "content", "value"),
-                    *others = json_get(message, "alternatives");
-    if (json_string(role, m->scratch) < 0)
-        return fail(m->err, "expected \"role\" or \"from\" of a message as a string");
-    const char* name = json_is(role, "human") ? "user" : json_is(role, "gpt") ? "assistant" : m->scratch;
-    if (check_calls(m, message)) return -1;
-    int learns = !strcmp(name, "assistant"), branches = others && others->type != JSON_NULL;
-    if (put_header(m, name) || (branches && begin_turn(chat, others, learns))) return -1;
-    return put_body(m, learns, content, NULL, "\"content\" or \"value\" of a message");
+static int put_turns(Making* m, const JsonValue* message, Node* up);
+
+// Branches after the header of a turn: its content, with all turns after it, becomes a child of all before it, and so
+// does each alternative. `up` is the segment of all before it; NULL: the first one, which begins here.
+static int put_branches(Making* m, const JsonValue* message, Node* up, int learns, const JsonValue* content) {
+    const JsonValue* others = json_get(message, "alternatives");
+    Node root, child;
+    if (!learns) return fail(m->err, "\"alternatives\" of a message that is not an assistant's: nobody learns them");
+    if (m->depth++ == MOST_DEPTH) return fail(m->err, "more than %d turns have \"alternatives\"", MOST_DEPTH);
+    if (!up && making_node(m, up = &root, NULL, 1)) return -1;
+    if (making_children(m, up, others, "\"alternatives\"") || making_node(m, &child, up, 1)) return -1;
+    if (put_body(m, 1, content, NULL, content_words) || put_turns(m, json_next(message), &child)) return -1;
+    for (const JsonValue* other = json_elements(others); other; other = json_next(other))
+        if (making_node(m, &child, up, 0) || put_content(m, 1, other, NULL, "an alternative")) return -1;
+    return 0;
+}
+
+// Puts a message and all that follow it.
+static int put_turns(Making* m, const JsonValue* message, Node* up) {
+    for (; message; message = json_next(message)) {
+        const JsonValue *role = get_either(message, "role", "from"), *content = get_either(message, "content", "value"),
+                        *others = json_get(message, "alternatives");
+        if (json_string(role, m->scratch) < 0)
+            return fail(m->err, "expected \"role\" or \"from\" of a message as a string");
+        const char* name = json_is(role, "human") ? "user" : json_is(role, "gpt") ? "assistant" : m->scratch;
+        int learns = !strcmp(name, "assistant");
+        if (check_calls(m, message) || put_header(m, name)) return -1;
+        if (others && others->type != JSON_NULL) return put_branches(m, message, up, learns, content);
+        if (put_body(m, learns, content, NULL, content_words)) return -1;
+    }
+    return 0;
 }
 
 static int put_messages(Making* m, const JsonValue* messages) {
-    Chat chat = {.m = m};
     if (messages->type != JSON_ARRAY) return fail(m->err, "expected the messages as an array");
-    for (const JsonValue* message = json_elements(messages); message; message = json_next(message))
-        if (put_turn(&chat, message)) return -1;
-    return put_alternatives(&chat);
+    return put_turns(m, json_elements(messages), NULL);
 }
 
 int docs_add_instruction(Docs* docs, const JsonValue* root, Err err) {

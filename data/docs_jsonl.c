@@ -12,12 +12,13 @@
 
 // A window, which slides over the file and grows to the longest line.
 typedef struct LineReader {
-    const DocsFile* file;
+    DocsFile* file;
     char* buffer;
     int64_t capacity;
     int64_t offset;    // of buffer[0] in the file
     int64_t begin, n;  // of the next line, of all bytes in the buffer
     int64_t number;    // of the line, from 1
+    int64_t lines;     // that are not blank, so far
     int64_t unpacked;  // bytes of text so far
 } LineReader;
 
@@ -60,32 +61,33 @@ static int add_document(Docs* docs, LineReader* r, const char* text, int64_t n, 
     return docs_add_text(docs, r->file, place, place + n, text, err);
 }
 
+// Takes the format of a file from its first line. A text of another name than the usual one was asked for, and goes
+// first. Returns 0 if it is neither a text nor an instruction.
+static int take_format(const Docs* docs, DocsFile* file, const JsonValue* root) {
+    const JsonValue* text = json_get(root, docs->more->text_key);
+    int has_text = text && text->type == JSON_STRING, is_asked = strcmp(docs->more->text_key, DOCS_TEXT_KEY) != 0;
+    int instructs = docs_is_instruction(root) && !(has_text && is_asked);
+    if (instructs) file->format = &docs_instructions;
+    return instructs || has_text;
+}
+
 // scratch has room for the line and one byte more.
-static int index_line(Docs* docs, LineReader* r, const char* line, size_t n, char* scratch, Err err) {
-    Json json;
-    if (json_parse(&json, line, n, err)) return -1;
+static int add_text(Docs* docs, LineReader* r, const JsonValue* root, char* scratch, Err err) {
     const char* key = docs->more->text_key;
-    const JsonValue* text = json_get(json.values, key);
+    const JsonValue* text = json_get(root, key);
     char names[256];
-    int status = 0;
     int64_t replaced = 0, length = json_prose(text, scratch, &replaced);
-    if (r->file->format == &docs_instructions) status = docs_add_instruction(docs, json.values, err);
-    else if (!text)
-        status =
-            fail(err,
-                 "no member \"%s\", expected an object like {\"%s\": \"...\"} or an instruction, found the members "
-                 "%s; try --text-key NAME",
-                 key, key, json_names(json.values, names, sizeof names));
-    else if (json_get(json.values, "children"))
-        status = fail(err, "a tree, but the first line of the file is none: trees want files of their own");
-    else if (text->type != JSON_STRING) status = fail(err, "the member \"%s\" is not a string", key);
-    else if (length < 0) status = fail(err, "the string \"%s\" holds an invalid escape", key);
-    else {
-        docs->more->facts.replaced += replaced;
-        status = add_document(docs, r, scratch, length, err);
-    }
-    json_free(&json);
-    return status;
+    if (!text)
+        return fail(err,
+                    "no member \"%s\", expected an object like {\"%s\": \"...\"} or an instruction, found the members "
+                    "%s; try --text-key NAME",
+                    key, key, json_names(root, names, sizeof names));
+    if (json_get(root, "children"))
+        return fail(err, "a tree, but the first line of the file is none: trees want files of their own");
+    if (text->type != JSON_STRING) return fail(err, "the member \"%s\" is not a string", key);
+    if (length < 0) return fail(err, "the string \"%s\" holds an invalid escape", key);
+    docs->more->facts.replaced += replaced;
+    return add_document(docs, r, scratch, length, err);
 }
 
 static int is_blank(const char* line, size_t n) {
@@ -93,23 +95,16 @@ static int is_blank(const char* line, size_t n) {
     return n == 0;
 }
 
-// Returns the kind of the first line that is not blank: 2 for an instruction, 1 for a text, 0 for neither or no line;
-// -1 with a message. A text of another name than the usual one was asked for, and goes first.
-static int first_kind(const Docs* docs, const DocsFile* file, Err err) {
-    LineReader r = {.file = file};
-    const char* line = NULL;
-    size_t n = 0;
+// Indexes a line. 1: it is the first of a file that nobody named, and no document.
+static int index_line(Docs* docs, LineReader* r, const char* line, size_t n, int named, char* scratch, Err err) {
     Json json;
-    int status, kind = 0;
-    while ((status = next_line(&r, &line, &n, err)) > 0 && is_blank(line, n)) continue;
-    if (status > 0 && json_parse(&json, line, n, NULL) == 0) {
-        const JsonValue* text = json_get(json.values, docs->more->text_key);
-        int has_text = text && text->type == JSON_STRING, is_asked = strcmp(docs->more->text_key, DOCS_TEXT_KEY) != 0;
-        kind = docs_is_instruction(json.values) && !(has_text && is_asked) ? 2 : has_text;
-        json_free(&json);
-    }
-    free(r.buffer);
-    return status < 0 ? -1 : kind;
+    int is_first = r->lines++ == 0, status = json_parse(&json, line, n, err);
+    int is_document = !status && (!is_first || take_format(docs, r->file, json.values));
+    if (is_first && !is_document && !named) status = 1;
+    else if (!status && r->file->format == &docs_instructions) status = docs_add_instruction(docs, json.values, err);
+    else if (!status) status = add_text(docs, r, json.values, scratch, err);
+    json_free(&json);
+    return status;
 }
 
 int docs_index_jsonl(Docs* docs, DocsFile* file, int named, Err err) {
@@ -118,20 +113,18 @@ int docs_index_jsonl(Docs* docs, DocsFile* file, int named, Err err) {
     char *scratch = NULL, why[ERR_BYTES];
     int64_t capacity = 0;
     size_t n = 0;
-    int status, first = first_kind(docs, file, err);
-    if (first < 0 || (first == 0 && !named)) return first < 0 ? -1 : 1;
-    if (first == 2) file->format = &docs_instructions;
-    else if (docs->more->encodes) file->format = &docs_encoded;
+    int status;
+    if (docs->more->encodes) file->format = &docs_encoded;
     while ((status = next_line(&r, &line, &n, err)) > 0) {
         if (is_blank(line, n)) continue;
         if ((status = reserve(&scratch, &capacity, 0, (int64_t)n + 1, 1, err))) break;
-        if ((status = index_line(docs, &r, line, n, scratch, why))) {
-            fail(err, "%s:%lld: %s", file->file.path, (long long)r.number, why);
-            break;
-        }
+        if ((status = index_line(docs, &r, line, n, named, scratch, why)) == 0) continue;
+        if (status < 0) fail(err, "%s:%lld: %s", file->file.path, (long long)r.number, why);
+        break;
     }
     free(scratch);
     free(r.buffer);
+    if (status == 0 && r.lines == 0 && !named) return 1;
     if (status == 0 && file->format->is_text) docs_use_unpacked(docs->more, &file->file, r.unpacked);
     return status;
 }
