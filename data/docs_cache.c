@@ -23,29 +23,43 @@ static uint64_t hash_index(Index x) {
     return hash_bytes(&x, sizeof x, 0);
 }
 
-static int save(const char* dir, const char* name, const char* path, const void* bytes, size_t n, Err err) {
-    if (!dir) return user_cache_save(name, bytes, n, 1, err);
-    return disk_make_dirs(dir, err) || disk_put(path, bytes, n, 1, err) ? -1 : 0;
+// The two files of one key.
+enum { SHARD, INDEX };
+typedef struct Kept {
+    const char* dir;  // NULL: the user's cache
+    uint64_t key;
+    char names[2][64], paths[2][DISK_PATH];
+} Kept;
+
+// Finds where the files are, or will be. 1: they may not be kept, as words says.
+static int find_files(Kept* k, char* words) {
+    for (int i = 0; i < 2; i++) {
+        snprintf(k->names[i], sizeof k->names[i], "tokens-%016llx.%s", (unsigned long long)k->key, i ? "idx" : "bin");
+        if (k->dir ? disk_join(k->paths[i], k->dir, k->names[i], words)
+                   : user_cache_path(k->paths[i], k->names[i], words) || user_cache_check(k->names[i], words) < 0)
+            return 1;
+    }
+    return 0;
 }
 
-static int save_shard(const Docs* d, const char* dir, const char* name, const char* path, Err err) {
+static int save(const Kept* k, int file, const void* bytes, size_t n, Err err) {
+    if (!k->dir) return user_cache_save(k->names[file], bytes, n, 1, err);
+    return disk_make_dirs(k->dir, err) || disk_put(k->paths[file], bytes, n, 1, err) ? -1 : 0;
+}
+
+static int save_both(const Docs* d, const Kept* k, Err err) {
+    const DocsMore* m = d->more;
     size_t n;
     char* shard = docs_shard_of(d, &n, err);
-    int failed = !shard || save(dir, name, path, shard, n, err);
-    free(shard);
-    return failed;
-}
-
-static int save_index(const Docs* d, uint64_t key, const char* shard, const char* dir, const char* name,
-                      const char* path, Err err) {
-    const DocsMore* m = d->more;
-    uint64_t bytes;
-    Index x = {.key = key, .facts = m->facts, .divided = d->divided, .n_corpora = m->n_corpora};
+    if (!shard) return -1;
+    Index x = {.key = k->key, .facts = m->facts, .divided = d->divided, .n_corpora = m->n_corpora};
     memcpy(x.magic, index_magic, sizeof x.magic);
     memcpy(x.corpora, m->corpora, sizeof x.corpora);
-    if (disk_hash(shard, 0, &bytes, &x.shard_hash, err)) return -1;
+    x.shard_hash = disk_hash_bytes(shard, n);
     x.hash = hash_index(x);
-    return save(dir, name, path, &x, sizeof x, err);
+    int failed = save(k, SHARD, shard, n, err) || save(k, INDEX, &x, sizeof x, err);
+    free(shard);
+    return failed;
 }
 
 static int read_index(Index* x, const char* path, uint64_t key, Err err) {
@@ -88,44 +102,31 @@ int docs_load(Docs** out, const char* shard, const char* index, uint64_t key, co
     return -1;
 }
 
-// Finds where the shard and the index are, or will be. 1: they may not be kept, as words says.
-static int find_files(char names[2][64], char paths[2][DISK_PATH], uint64_t key, const char* dir, char* words) {
-    for (int i = 0; i < 2; i++) {
-        snprintf(names[i], sizeof names[i], "tokens-%016llx.%s", (unsigned long long)key, i ? "idx" : "bin");
-        if (dir ? disk_join(paths[i], dir, names[i], words)
-                : user_cache_path(paths[i], names[i], words) || user_cache_check(names[i], words) < 0)
-            return 1;
-    }
-    return 0;
-}
-
-// open_keyed opens text of `bytes` bytes and this key, from its shard where the cache has one.
+// Opens text of `bytes` bytes and this key, from its shard where the cache has one.
 static int open_keyed(Docs** out, const char* const* paths, int n_paths, uint64_t key, int64_t bytes,
                       const Tokenizer* tokenizer, DocsCache* cache, char* words, Err err) {
     enum { LEAST = 1 << 20 };
-    char files[2][DISK_PATH], names[2][64], why[ERR_BYTES];
+    char why[ERR_BYTES];
+    Kept k = {.dir = cache->dir, .key = key};
     words[0] = cache->path[0] = 0;
     cache->was_there = 0;
     if (tokenizer->is_bytes || (bytes < LEAST && !cache->dir))
         return docs_open_as(out, paths, n_paths, tokenizer, cache->reading, err);
-    int is_kept = !find_files(names, files, key, cache->dir, words);
-    cache->was_there = is_kept && docs_load(out, files[0], files[1], key, tokenizer, why) == 0;
+    int is_kept = !find_files(&k, words);
+    cache->was_there = is_kept && docs_load(out, k.paths[SHARD], k.paths[INDEX], key, tokenizer, why) == 0;
     if (!cache->was_there) {
-        docs_on_progress(cache->tell, bytes);
+        cache->reading.total = bytes;
         int status = docs_open_as(out, paths, n_paths, tokenizer, cache->reading, err);
-        docs_on_progress(NULL, 0);
         // Only what is encoded whole is kept, without instructions, whose labels an index does not say.
         const DocsMore* m = status ? NULL : (*out)->more;
         if (!m || !is_kept || m->n_learnt || m->n_encoded != docs_tokens(*out)) return status;
-        if (save_shard(*out, cache->dir, names[0], files[0], words) ||
-            save_index(*out, key, files[0], cache->dir, names[1], files[1], words))
-            return 0;
+        if (save_both(*out, &k, words)) return 0;
         Docs* kept = NULL;  // the shard, as every other rank and run reads it
-        if (docs_load(&kept, files[0], files[1], key, tokenizer, words)) kept = *out;
+        if (docs_load(&kept, k.paths[SHARD], k.paths[INDEX], key, tokenizer, words)) kept = *out;
         else docs_close(*out);
         *out = kept;
     }
-    snprintf(cache->path, sizeof cache->path, "%s", files[0]);
+    snprintf(cache->path, sizeof cache->path, "%s", k.paths[SHARD]);
     return 0;
 }
 

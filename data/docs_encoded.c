@@ -20,7 +20,7 @@ static void hash_block(ContentHash* h, const unsigned char* block) {
 }
 
 void docs_hash_content(Docs* docs, const void* bytes, size_t n) {
-    ContentHash* h = &docs->more->reading;
+    ContentHash* h = &docs->more->hashing;
     const unsigned char* p = bytes;
     size_t held = h->bytes % CONTENT_BLOCK;
     h->bytes += n;
@@ -36,7 +36,7 @@ void docs_hash_content(Docs* docs, const void* bytes, size_t n) {
 }
 
 uint64_t docs_finish_content(Docs* docs) {
-    ContentHash* h = &docs->more->reading;
+    ContentHash* h = &docs->more->hashing;
     size_t held = h->bytes % CONTENT_BLOCK;
     memset(h->held + held, 0, CONTENT_BLOCK - held);
     if (held > 0) hash_block(h, h->held);
@@ -75,28 +75,16 @@ int docs_append_tokens(Docs* docs, const int* tokens, size_t n, Err err) {
     return 0;
 }
 
-static void (*tell)(int64_t done, int64_t total);
-static int64_t encoded_bytes, told_bytes, total_bytes;
-
-void docs_on_progress(void (*listener)(int64_t done, int64_t total), int64_t total) {
-    tell = listener;
-    encoded_bytes = told_bytes = 0;
-    total_bytes = total;
-}
-
-static void count_encoded(size_t n) {
-    encoded_bytes += (int64_t)n;
-    if (!tell || encoded_bytes - told_bytes < TELL_EVERY) return;
-    told_bytes = encoded_bytes;
-    tell(encoded_bytes, total_bytes);
-}
-
 int docs_append_text(Docs* docs, const char* text, size_t n, Err err) {
     int* tokens = malloc(MAX(1, n * (size_t)docs->tokenizer->most) * sizeof *tokens);
     if (!tokens) return fail(err, "out of memory to encode %zu bytes of text", n);
     int status = docs_append_tokens(docs, tokens, docs->tokenizer->encode(docs->tokenizer, tokens, text, n), err);
     free(tokens);
-    count_encoded(n);
+    DocsMore* m = docs->more;
+    int64_t told = m->text_bytes / TELL_EVERY;
+    m->text_bytes += (int64_t)n;
+    if (m->reading.tell && m->reading.total && m->text_bytes / TELL_EVERY > told)
+        m->reading.tell(m->text_bytes, m->reading.total);
     return status;
 }
 

@@ -233,8 +233,8 @@ static int open_corpus(Docs** out, const char* const* paths, int n_paths, const 
     DocsMore* more = calloc(1, sizeof *more);
     *out = NULL;
     if (!more) return fail(err, "out of memory for the corpus");
-    more->text_key = reading.text_key ? reading.text_key : DOCS_TEXT_KEY;
-    more->vocab = reading.vocab;
+    more->reading = reading;
+    if (!reading.text_key) more->reading.text_key = DOCS_TEXT_KEY;
     more->keying = keying;
     more->unpacked = -1;
     more->encodes = !tokenizer->is_bytes;
@@ -261,7 +261,7 @@ int docs_key(uint64_t* key, int64_t* bytes, Paths* skipped, const char* const* p
     DocsMore* m = docs->more;
     tokenizer_file(tokenizer, &file, &n);
     docs_hash_content(docs, separator, strlen(separator) + 1);
-    docs_hash_content(docs, m->text_key, strlen(m->text_key) + 1);
+    docs_hash_content(docs, m->reading.text_key, strlen(m->reading.text_key) + 1);
     for (int i = 0; i < m->n_corpora; i++) m->corpora[i].first = m->corpora[i].end = 0;
     docs_hash_content(docs, m->corpora, (size_t)m->n_corpora * sizeof *m->corpora);
     *key = hash_bytes(file, n, docs_finish_content(docs));

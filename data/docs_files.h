@@ -24,6 +24,9 @@ typedef struct DocsReading {
     const char* separator;  // as docs_open's
     const char* text_key;   // the member of a line of JSONL that is its document
     int vocab;              // ids of the model, for shards that no text tokenizer describes; 0: no limit
+    // Is called now and then while text is encoded, with the bytes so far, of a total that is not 0.
+    void (*tell)(int64_t done, int64_t total);
+    int64_t total;
 } DocsReading;
 #define DOCS_TEXT_KEY "text"
 
@@ -36,9 +39,8 @@ int docs_open_as(Docs** out, const char* const* paths, int n_paths, const Tokeni
 // Text is encoded once: its tokens are kept as a shard, tokens-KEY.bin, with an index beside it, tokens-KEY.idx. KEY is
 // a hash of the text, of how it is read, and of the tokenizer.
 typedef struct DocsCache {
-    DocsReading reading;                        // of text
-    const char* dir;                            // folder that keeps it; NULL: the user's cache, for 1 MiB or more
-    void (*tell)(int64_t done, int64_t total);  // bytes of text encoded so far; NULL: nobody listens
+    DocsReading reading;  // of text; its total is filled in
+    const char* dir;      // folder that keeps it; NULL: the user's cache, for 1 MiB or more
     // filled in:
     char path[DISK_PATH];  // path of the shard that was read or written; empty: there is none
     int was_there;
@@ -93,11 +95,11 @@ typedef struct DocsFacts {
 
 // A corpus may have 10^8 documents, and tens of thousands of small files: few are kept open.
 typedef struct DocsMore {
-    const char* text_key;
-    int vocab;    // of DocsReading
-    int encodes;  // the tokenizer is no byte tokenizer: text is encoded at opening
+    DocsReading reading;  // without a text_key that is NULL
+    int64_t text_bytes;   // encoded so far
+    int encodes;          // the tokenizer is no byte tokenizer: text is encoded at opening
     DocsFacts facts;
-    ContentHash reading;  // of the next one
+    ContentHash hashing;  // of the next one
     // Tokens of text with a BPE vocabulary and of instructions, encoded_bytes (2 or 4) each, from their place on.
     void* encoded;
     int encoded_bytes;
@@ -200,8 +202,6 @@ extern const DocsFormat docs_encoded;
 int docs_read_encoded(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, Err err);
 // See DocsFormats.
 int docs_add_text(Docs* docs, const DocsFile* file, int64_t begin, int64_t end, const char* text, Err err);
-// tell is called now and then while text is encoded, with `total`. One corpus at a time; NULL: nobody is told.
-void docs_on_progress(void (*tell)(int64_t done, int64_t total), int64_t total);
 
 // ---- docs_jsonl.c, docs_shard.c, docs_chat.c: index the documents of an open file
 

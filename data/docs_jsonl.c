@@ -64,8 +64,9 @@ static int add_document(Docs* docs, LineReader* r, const char* text, int64_t n, 
 // Takes the format of a file from its first line. A text of another name than the usual one was asked for, and goes
 // first. Returns 0 if it is neither a text nor an instruction.
 static int take_format(const Docs* docs, DocsFile* file, const JsonValue* root) {
-    const JsonValue* text = json_get(root, docs->more->text_key);
-    int has_text = text && text->type == JSON_STRING, is_asked = strcmp(docs->more->text_key, DOCS_TEXT_KEY) != 0;
+    const JsonValue* text = json_get(root, docs->more->reading.text_key);
+    int has_text = text && text->type == JSON_STRING,
+        is_asked = strcmp(docs->more->reading.text_key, DOCS_TEXT_KEY) != 0;
     int instructs = docs_is_instruction(root) && !(has_text && is_asked);
     if (instructs) file->format = &docs_instructions;
     return instructs || has_text;
@@ -73,7 +74,7 @@ static int take_format(const Docs* docs, DocsFile* file, const JsonValue* root) 
 
 // scratch has room for the line and one byte more.
 static int add_text(Docs* docs, LineReader* r, const JsonValue* root, char* scratch, Err err) {
-    const char* key = docs->more->text_key;
+    const char* key = docs->more->reading.text_key;
     const JsonValue* text = json_get(root, key);
     char names[256];
     int64_t replaced = 0, length = json_prose(text, scratch, &replaced);

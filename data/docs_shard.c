@@ -74,7 +74,7 @@ static int read_header(const DocsFile* file, const ShardFormat** format, int64_t
 // agree_on_vocabulary finds the end of text: a text tokenizer names it, without one it is the format's, or that of
 // bytes in a model of bytes. In other small vocabularies nobody knows it.
 static int agree_on_vocabulary(Docs* docs, const DocsFile* file, const ShardFormat* format, Err err) {
-    int most = docs->more->vocab, is_formats = !most || format->end_of_text < most;
+    int most = docs->more->reading.vocab, is_formats = !most || format->end_of_text < most;
     int end_of_text = is_formats ? format->end_of_text : docs->tokenizer->end_of_text;
     if (docs->more->encodes) return 0;
     if (!is_formats && most > docs->tokenizer->vocab)

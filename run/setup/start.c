@@ -156,8 +156,9 @@ static void open_docs(Run* run, const char* option, const PathList* list, Docs**
     char err[ERR_BYTES], words[ERR_BYTES];
     Comm* world = run->model.world;
     int rank = world->rank, takes_turns = world->size > 1 && !run->data.tokenizer->is_bytes;
-    DocsReading reading = {run->config.separator, run->config.text_key, ids_of_shards(run)};
-    DocsCache cache = {.reading = reading, .dir = dir, .tell = rank == 0 ? tell_encoding : NULL};
+    DocsReading reading = {.separator = run->config.separator, .text_key = run->config.text_key};
+    reading.vocab = ids_of_shards(run), reading.tell = rank == 0 ? tell_encoding : NULL;
+    DocsCache cache = {.reading = reading, .dir = dir};
     rewrites_lines = progress_is_terminal() && !strcmp(run->cluster->identity.source, "alone");
     if (takes_turns && rank > 0 && world->table->barrier(world, err)) die("%s", err);
     double started = now_seconds();
