@@ -178,8 +178,8 @@ static const char* split_weight(const char* path, char name[CORPUS_NAME], double
 
 static void divide_shares(DocsMore* m) {
     double sum = 0;
-    for (int i = 0; i < m->n_corpora; i++) sum += m->weights[i];
-    for (int i = 0; i < m->n_corpora; i++) m->corpora[i].share = m->weights[i] / sum;
+    for (int i = 0; i < m->n_corpora; i++) sum += m->corpora[i].share;
+    for (int i = 0; i < m->n_corpora; i++) m->corpora[i].share /= sum;
 }
 
 static int add_weighted(Docs* docs, const char* path, Err err) {
@@ -198,14 +198,12 @@ static int add_weighted(Docs* docs, const char* path, Err err) {
         if (m->n_corpora == MOST_CORPORA)
             return fail(err, "%s: expected at most %d corpora with weights", path, MOST_CORPORA);
         last = &m->corpora[m->n_corpora++];
-        *last = (DocsCorpus){.first = docs->n};
-        m->weights[m->n_corpora - 1] = weight;
+        *last = (DocsCorpus){.share = weight, .first = docs->n};
         strcpy(last->name, name);
-    } else if (weight > 0 && weight != m->weights[m->n_corpora - 1])
-        return fail(err, "%s: %s had the weight %g before", path, name, m->weights[m->n_corpora - 1]);
+    } else if (weight > 0 && weight != last->share)
+        return fail(err, "%s: %s had the weight %g before", path, name, last->share);
     if (add_path(docs, rest, err)) return -1;
     if (last) last->end = docs->n;
-    divide_shares(m);
     return 0;
 }
 
@@ -241,9 +239,10 @@ static int open_corpus(Docs** out, const char* const* paths, int n_paths, const 
     more->encoded_bytes = tokenizer->vocab <= 65536 ? 2 : 4;
     Docs start = {.tokenizer = tokenizer, .separator = reading.separator, .formats = &formats, .more = more};
     start.most_open = most_open();
-    if (!docs_open(out, start, paths, n_paths, err)) return 0;
-    close_more(more);
-    return -1;
+    int failed = docs_open(out, start, paths, n_paths, err);
+    if (failed) close_more(more);
+    else divide_shares(more);
+    return failed;
 }
 
 int docs_open_as(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, DocsReading reading,

@@ -15,7 +15,7 @@ enum { CORPUS_NAME = 32 };
 // All paths have one, or none has. Paths of one name belong together and stand next to each other.
 typedef struct DocsCorpus {
     char name[CORPUS_NAME];
-    double share;        // of the sum of all weights
+    double share;        // of the sum of all weights; while the corpus is opened: its weight
     int64_t first, end;  // its documents
 } DocsCorpus;
 
@@ -113,7 +113,6 @@ typedef struct DocsMore {
     DocsSegment* segments;  // of all documents that are trees, ascending by place
     int64_t n_segments, segments_capacity;
     DocsCorpus corpora[MOST_CORPORA];
-    double weights[MOST_CORPORA];
     int n_corpora;
     int unpacked;  // descriptor of a file without a name, for text that its own file holds in another form; -1: none
     int64_t unpacked_bytes;

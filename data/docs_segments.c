@@ -11,8 +11,8 @@ int docs_add_segment(DocsMore* m, DocsSegment segment, Err err) {
 
 int docs_segments(const Docs* docs, int64_t doc, const DocsSegment** list) {
     const DocsMore* m = docs->more;
-    int64_t place = docs_place(docs, doc), n = 1;
-    if (place < 0 || m->n_segments == 0 || m->segments[0].place > place) return 0;
+    int64_t place = m->n_segments ? docs_place(docs, doc) : -1, n = 1;
+    if (place < 0 || m->segments[0].place > place) return 0;
     int64_t at = last_at_most(&m->segments->place, sizeof *m->segments, m->n_segments, place);
     if (m->segments[at].place != place) return 0;
     while (at + n < m->n_segments && m->segments[at + n].parent >= 0) n++;

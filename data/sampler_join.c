@@ -18,16 +18,10 @@ typedef struct Beginning {
 // Returns how many first tokens of a document others may share, or 0. No target among them is learnt, so that documents
 // with these tokens have the same targets there; and at least one token of the document is left.
 static int may_share(const Sampler* s, const Piece* p) {
-    int least = JOIN_LEAST, most = p->length - 1;
-    if (p->first > 0 || p->length != docs_length(s->docs, p->doc) || most < least) return 0;
-    if (docs_squares(s->docs, p->doc) > 0) return 0;
-    if (docs_learnt(s->docs, p->doc, 1, least, NULL) > 0) return 0;
-    while (least < most) {
-        int n = least + (most - least + 1) / 2;
-        if (docs_learnt(s->docs, p->doc, 1, n, NULL) > 0) most = n - 1;
-        else least = n;
-    }
-    return least;
+    int n = 0;
+    if (p->length != docs_length(s->docs, p->doc) || docs_squares(s->docs, p->doc) > 0) return 0;
+    while (n < p->length - 1 && docs_learnt(s->docs, p->doc, n + 1, 1, NULL) == 0) n++;
+    return n < JOIN_LEAST ? 0 : n;
 }
 
 static int common(const Beginning* a, const Beginning* b) {
