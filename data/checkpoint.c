@@ -404,7 +404,7 @@ int checkpoint_commit(CheckpointWriter* w, int keep, Err err) {
 static int check_finite(void* context, const char* path, const char* name, Err err) {
     const char* ending = strrchr(name, '.');
     (void)context;
-    return ending && !strcmp(ending, ".safetensors") ? safetensors_check_finite(path, err) : 0;
+    return ending && !strcmp(ending, ".safetensors") ? safetensors_check_finite(path, NULL, err) : 0;
 }
 
 // Pins a checkpoint that is whole: 1; 0: it was removed meanwhile; -1 with a message: it is damaged.

@@ -182,7 +182,7 @@ void optimizer_name(char name[OPTIMIZER_NAME], int rank, int ranks) {
     snprintf(name, OPTIMIZER_NAME, "optimizer-%05d-of-%05d.safetensors", rank, ranks);
 }
 
-int optimizer_path(char path[DISK_PATH], const char* dir, int rank, int ranks, Err err) {
+static int optimizer_path(char path[DISK_PATH], const char* dir, int rank, int ranks, Err err) {
     char name[OPTIMIZER_NAME];
     optimizer_name(name, rank, ranks);
     return disk_join(path, dir, name, err);

@@ -31,7 +31,7 @@ typedef struct ModelState {
     void (*put_owned)(void* context, StateKind kind, const Segment* segment, const float* value);
     void* context;
     // NULL, or memory that gets a file in place of its path, if it has room. Then the caller checks that values are
-    // finite (safetensors_check_image).
+    // finite (safetensors_check_finite).
     SafeImage* image;
 } ModelState;
 
@@ -65,9 +65,8 @@ int hf_has_model(const char* dir);  // 1 when one of the two files is there
 
 enum { OPTIMIZER_NAME = 64 };
 
-// Write the name of the file of one of `ranks` ranks, and its path in dir.
+// Writes the name of the file of one of `ranks` ranks.
 void optimizer_name(char name[OPTIMIZER_NAME], int rank, int ranks);
-int optimizer_path(char path[DISK_PATH], const char* dir, int rank, int ranks, Err err);
 
 // Writes m and v, and master when with_master, of state->rank into its file in dir. A value that is not finite is an
 // error.

@@ -290,17 +290,9 @@ static int check_finite(const SafeTensors* st, const char* path, Err err) {
     return result;
 }
 
-int safetensors_check_finite(const char* path, Err err) {
+int safetensors_check_finite(const char* path, const SafeImage* image, Err err) {
     SafeTensors st;
-    if (safetensors_open(&st, path, err)) return -1;
-    int result = check_finite(&st, path, err);
-    safetensors_close(&st);
-    return result;
-}
-
-int safetensors_check_image(const SafeImage* image, const char* path, Err err) {
-    SafeTensors st;
-    if (safetensors_parse(&st, image->bytes, image->n, err)) return -1;
+    if (image ? safetensors_parse(&st, image->bytes, image->n, err) : safetensors_open(&st, path, err)) return -1;
     int result = check_finite(&st, path, err);
     safetensors_close(&st);
     return result;

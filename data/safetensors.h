@@ -36,7 +36,6 @@ void safetensors_close(SafeTensors* st);
 const SafeTensor* safetensors_get(const SafeTensors* st, const char* name);  // NULL when absent
 // Elements first .. first + n of a tensor of st, as fp32 whatever its type.
 int safetensors_floats(const SafeTensors* st, const SafeTensor* t, size_t first, size_t n, float* out, Err err);
-int safetensors_check_finite(const char* path, Err err);  // checks a whole file, as fp32, piece by piece
 
 // A file as it shall stand on disk, put together in memory of the caller's.
 typedef struct SafeImage {
@@ -44,8 +43,8 @@ typedef struct SafeImage {
     size_t room, n;  // n 0: it did not fit, and was written to its path
 } SafeImage;
 
-// Checks an image as safetensors_check_finite does a file; path is for messages.
-int safetensors_check_image(const SafeImage* image, const char* path, Err err);
+// Checks that all values of a file are finite, as fp32, piece by piece; those of its image if that is not NULL.
+int safetensors_check_finite(const char* path, const SafeImage* image, Err err);
 
 // Produces elements first .. first + n of tensor i, as the file shall have them, into out (aligned as its type wants).
 // Called in the order of i, then of first; into an image once for each tensor.

@@ -232,12 +232,12 @@ CLAIM(an_image_is_the_file) {
         CHECK(safetensors_write(path, &image, calls.tensors, 4, fill_ramp, &again, err) == 0);
         CHECK(image.n == (room < n ? 0 : n) && (access(path, F_OK) == 0) == (room < n));
         if (room < n) continue;
-        CHECK(memcmp(memory, bytes, n) == 0 && again.calls == 2 && safetensors_check_image(&image, path, err) == 0);
+        CHECK(memcmp(memory, bytes, n) == 0 && again.calls == 2 && safetensors_check_finite(path, &image, err) == 0);
         float nan = NAN;
         CHECK(safetensors_parse(&st, memory, n, err) == 0);
         memcpy(memory + st.tensors[0].begin + 4 * 300002, &nan, sizeof nan);
         safetensors_close(&st);
-        CHECK(safetensors_check_image(&image, path, err) == -1 && strstr(err, "big") && strstr(err, "300002"));
+        CHECK(safetensors_check_finite(path, &image, err) == -1 && strstr(err, "big") && strstr(err, "300002"));
     }
 }
 
@@ -409,11 +409,11 @@ CLAIM(the_first_value_that_is_not_finite_is_named) {
             halves[2] = 0, strcpy(says, "tensor wide: expected finite values, found inf as element 1");
         if (k == COUNT(places) + 2) wide[1] = -1e38;
         CHECK(safetensors_write(path, NULL, t, 3, NULL, NULL, err) == 0);
-        int finite = k == COUNT(places) + 2, found = safetensors_check_finite(path, err);
+        int finite = k == COUNT(places) + 2, found = safetensors_check_finite(path, NULL, err);
         CHECK(finite ? found == 0 : found == -1 && strstr(err, says) && strstr(err, path));
         if (in_many) many[places[k]] = 1;
     }
-    CHECK(truncate(path, 900000) == 0 && safetensors_check_finite(path, err) == -1 && strstr(err, path));
+    CHECK(truncate(path, 900000) == 0 && safetensors_check_finite(path, NULL, err) == -1 && strstr(err, path));
 }
 
 CLAIM(what_is_no_file_cannot_be_opened) {

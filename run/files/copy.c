@@ -104,7 +104,7 @@ int state_copy_check(const StateCopy* copy, const char* dir, Err err) {
     for (const CopiedFile* f = copy->files; f < copy->files + copy->n; f++) {
         SafeImage image = {f->bytes, f->n, f->n};
         if (!f->bytes || !copied_is_tensors(f)) continue;
-        if (disk_join(path, dir, f->name, err) || safetensors_check_image(&image, path, err)) return -1;
+        if (disk_join(path, dir, f->name, err) || safetensors_check_finite(path, &image, err)) return -1;
     }
     return 0;
 }
