@@ -313,34 +313,42 @@ int json_text(const JsonValue* v, char* out, size_t room) {
     return n < 0 ? -1 : 0;
 }
 
-static size_t quote(char* out, const char* text, size_t n, int keep) {
+// out = the *n_out bytes (at most 6) that stand for the character at p, where n > 0 bytes are left; keep: as json_bytes
+// reads them. Returns how many bytes of p it takes.
+static size_t escape(const char* p, size_t n, int keep, char out[6], size_t* n_out) {
     static const char hex[] = "0123456789abcdef";
-    char* start = out;
-    *out++ = '"';
-    for (size_t i = 0; i < n;) {
-        const unsigned char* p = (const unsigned char*)text + i;
-        size_t length;
-        uint32_t code = utf8_decode(text + i, n - i, &length);
-        int is_text = code < 0xd800 || (code > 0xdfff && code < 0x110000);
-        const char *bytes = text + i, *replacement = "\xef\xbf\xbd";
-        char escaped[] = {'\\', 'u', '0', '0', hex[*p >> 4], hex[*p & 15]}, pair[] = {'\\', (char)*p};
-        size_t room = length;
-        if (!is_text) length = 1;
-        if (!is_text && keep) bytes = escaped, room = 6, escaped[2] = 'd', escaped[3] = 'c';
-        else if (!is_text) bytes = replacement, room = 3;
-        else if (*p == '"' || *p == '\\') bytes = pair, room = 2;
-        else if (*p < 0x20 || *p == 0x7f) bytes = escaped, room = 6;
-        memcpy(out, bytes, room);
-        out += room;
-        i += length;
-    }
-    *out++ = '"';
-    *out = 0;
-    return (size_t)(out - start);
+    unsigned char c = (unsigned char)*p;
+    size_t length;
+    uint32_t code = utf8_decode(p, n, &length);
+    int is_text = code < 0xd800 || (code > 0xdfff && code < 0x110000);
+    const char *bytes = p, escaped[] = {'\\', 'u', is_text ? '0' : 'd', is_text ? '0' : 'c', hex[c >> 4], hex[c & 15]},
+               pair[] = {'\\', *p};
+    *n_out = length;
+    if (!is_text && !keep) bytes = "\xef\xbf\xbd", *n_out = 3;
+    else if (!is_text || c < 0x20 || c == 0x7f) bytes = escaped, *n_out = 6;
+    else if (c == '"' || c == '\\') bytes = pair, *n_out = 2;
+    memcpy(out, bytes, *n_out);
+    return is_text ? length : 1;
 }
 
-size_t json_quote(char* out, const char* text, size_t n) { return quote(out, text, n, 0); }
-size_t json_quote_bytes(char* out, const char* text, size_t n) { return quote(out, text, n, 1); }
+size_t json_quote(char* out, const char* text, size_t n) {
+    size_t used = 1, more;
+    *out = '"';
+    for (size_t i = 0; i < n; used += more) i += escape(text + i, n - i, 0, out + used, &more);
+    strcpy(out + used, "\"");
+    return used + 1;
+}
+
+static void put(FILE* out, const char* text, size_t n, int keep) {
+    char bytes[6];
+    size_t more;
+    fputc('"', out);
+    for (size_t i = 0; i < n; fwrite(bytes, 1, more, out)) i += escape(text + i, n - i, keep, bytes, &more);
+    fputc('"', out);
+}
+
+void json_put(FILE* out, const char* text, size_t n) { put(out, text, n, 0); }
+void json_put_bytes(FILE* out, const char* text, size_t n) { put(out, text, n, 1); }
 
 char* json_end(FILE* out, char** text) {
     int failed = ferror(out);

@@ -72,9 +72,10 @@ int json_text(const JsonValue* value, char* out, size_t room);
 // Writes n bytes as a JSON string with quotes into out (room for 6 * n + 3 bytes), returns the length. Bytes that are
 // not valid UTF-8 become U+FFFD.
 size_t json_quote(char* out, const char* bytes, size_t n);
-// json_quote_bytes does so with bytes that need not be text, as paths: a byte XX that is none becomes \udcXX (as in
+void json_put(FILE* out, const char* bytes, size_t n);  // the same into a stream
+// json_put_bytes does so with bytes that need not be text, as paths: a byte XX that is none becomes \udcXX (as in
 // Python's PEP 383). json_bytes turns it back, json_string refuses it.
-size_t json_quote_bytes(char* out, const char* bytes, size_t n);
+void json_put_bytes(FILE* out, const char* bytes, size_t n);
 int64_t json_bytes(const JsonValue* value, char* out);
 
 // Ends a stream of open_memstream. Returns its text, which the caller frees; NULL: no memory, and nothing to free.

@@ -107,20 +107,15 @@ static int parse_member(RunState* s, const struct Member* m, const JsonValue* ro
 // The state on its way into text.
 typedef struct Writer {
     FILE* out;
-    int options, failed;
+    int options;
 } Writer;
 
 static void put_option(void* context, const char* name, const char* value) {
     Writer* w = context;
-    const char* const pair[] = {name, value};
-    for (int i = 0; i < 2; i++) {
-        size_t n = strlen(pair[i]);
-        char* quoted = malloc(6 * n + 3);
-        if (quoted) json_quote_bytes(quoted, pair[i], n);
-        else w->failed = 1;
-        fprintf(w->out, "%s%s", i ? ", " : w->options++ ? ",\n    [" : "\n    [", quoted ? quoted : "");
-        free(quoted);
-    }
+    fputs(w->options++ ? ",\n    [" : "\n    [", w->out);
+    json_put_bytes(w->out, name, strlen(name));
+    fputs(", ", w->out);
+    json_put_bytes(w->out, value, strlen(value));
     fputc(']', w->out);
 }
 
@@ -145,16 +140,13 @@ static int restore_options(Config* config, const JsonValue* root, Err err) {
 char* run_state_text(const RunState* s, const Config* config) {
     char* text = NULL;
     size_t n = 0;
-    Writer w = {open_memstream(&text, &n), 0, 0};
+    Writer w = {open_memstream(&text, &n), 0};
     if (!w.out) return NULL;
     for (int i = 0; i < COUNT(members); i++) put_member(w.out, &members[i], s);
     fprintf(w.out, ",\n  \"options\": [");
     config_visit(config, put_option, &w);
     fprintf(w.out, "]}\n");
-    text = json_end(w.out, &text);
-    if (!w.failed) return text;
-    free(text);
-    return NULL;
+    return json_end(w.out, &text);
 }
 
 static int parse_state(RunState* s, Config* config, const JsonValue* root, Err err) {

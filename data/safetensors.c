@@ -303,14 +303,15 @@ int safetensors_check_finite(const char* path, const SafeImage* image, Err err) 
 // Returns the length and the header, with ,"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]} for each tensor;
 // *bytes of both. The caller frees.
 static char* make_header(const SafeTensor* tensors, int n, size_t* bytes) {
-    char *header = NULL, name[6 * NAME_BYTES + 3];
+    char* header = NULL;
     size_t begin = 0;
     FILE* out = open_memstream(&header, bytes);
     if (!out) return NULL;
     fprintf(out, "%*s{\"__metadata__\":{\"format\":\"pt\"}", PREFIX, "");
     for (const SafeTensor* t = tensors; t < tensors + n; begin += t++->bytes) {
-        json_quote(name, t->name, strlen(t->name));
-        fprintf(out, ",%s:{\"dtype\":\"%s\",\"shape\":[", name, dtype_names[t->dtype]);
+        fputc(',', out);
+        json_put(out, t->name, strlen(t->name));
+        fprintf(out, ":{\"dtype\":\"%s\",\"shape\":[", dtype_names[t->dtype]);
         for (int d = 0; d < t->n_dims; d++) fprintf(out, "%s%" PRId64, d ? "," : "", t->dims[d]);
         fprintf(out, "],\"data_offsets\":[%zu,%zu]}", begin, begin + t->bytes);
     }

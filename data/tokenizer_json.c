@@ -249,13 +249,7 @@ static void put_token(FILE* out, const Bpe* t, int id) {
 }
 
 // Writes the name of an added token as a string of JSON.
-static void put_name(FILE* out, const Bpe* t, int id) {
-    size_t n = token_length(t, id);
-    char* quoted = (char*)malloc(6 * n + 3);
-    if (quoted) json_quote(quoted, t->bytes + t->begin[id], n);
-    fputs(quoted ? quoted : "\"\"", out);
-    free(quoted);
-}
+static void put_name(FILE* out, const Bpe* t, int id) { json_put(out, t->bytes + t->begin[id], token_length(t, id)); }
 
 static int compare_merges(const void* a, const void* b) {
     const Merge *x = (const Merge*)a, *y = (const Merge*)b;

@@ -74,7 +74,7 @@ Prompt* prompt_read(const Run* run, const Lines* lines, int64_t number) {
 // ---- a finished prompt
 
 static void put_text(FILE* out, const Tokenizer* t, const int* tokens, int n) {
-    char *text = NULL, *quoted = NULL;
+    char* text = NULL;
     size_t bytes = 0;
     FILE* all = open_memstream(&text, &bytes);
     for (int i = 0; all && i < n; i++) {
@@ -82,10 +82,8 @@ static void put_text(FILE* out, const Tokenizer* t, const int* tokens, int n) {
         const char* piece = t->decode(t, tokens[i], &length);
         fwrite(piece, 1, length, all);
     }
-    if (all && !fclose(all)) quoted = (char*)malloc(6 * bytes + 3);
-    if (!quoted) die("--rollouts: no memory for the text of an answer");
-    fwrite(quoted, 1, json_quote(quoted, text, bytes), out);
-    free(quoted);
+    if (!all || fclose(all)) die("--rollouts: no memory for the text of an answer");
+    json_put(out, text, bytes);
     free(text);
 }
 
