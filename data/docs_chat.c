@@ -19,12 +19,6 @@
 
 // ---- opening
 
-// The form in which a vocabulary's models see messages.
-typedef struct Style {
-    int begin, header_end, end;  // tokens; -1: none
-    const char *after_role, *after_content;
-} Style;
-
 static Style style_of(const Tokenizer* t) {
     Style chat = {tokenizer_named(t, "<|im_start|>"), -1, tokenizer_named(t, "<|im_end|>"), "\n", "\n"};
     Style llama = {tokenizer_named(t, "<|start_header_id|>"), tokenizer_named(t, "<|end_header_id|>"),
@@ -180,8 +174,8 @@ int docs_add_instruction(Docs* docs, const JsonValue* root, Err err) {
     int is_pair = !messages && has_both(root, "prompt", "completion"), failed = making_token(&m, docs->end_of_text);
     int has_roles = !is_pair && !docs_is_tree(root);
     making_judges(&m, root);
-    Style style = has_roles ? style_of(docs->tokenizer) : (Style){0};
-    m.style = &style;
+    if (has_roles && !d->style.after_role) d->style = style_of(docs->tokenizer);
+    m.style = &d->style;
     if (!failed && has_roles) failed = messages ? put_messages(&m, messages) : put_task(&m);
     else if (!failed) failed = is_pair ? put_pair(&m) : making_tree(&m);
     free(m.scratch);

@@ -76,6 +76,12 @@ typedef struct LabelNeeds {
     int old, reference, advantage, pairs;
 } LabelNeeds;
 
+// The form in which a vocabulary's models see messages (docs_chat.c).
+typedef struct Style {
+    int begin, header_end, end;              // tokens; -1: none
+    const char *after_role, *after_content;  // NULL: it is not known yet, as searching a vocabulary takes time
+} Style;
+
 // The hash of a document that is being indexed: of every byte of its text, or every token of a shard.
 typedef struct ContentHash {
     uint64_t lanes[4];
@@ -100,6 +106,7 @@ typedef struct DocsMore {
     int encodes;          // the tokenizer is no byte tokenizer: text is encoded at opening
     DocsFacts facts;
     ContentHash hashing;  // of the next one
+    Style style;
     // Tokens of text with a BPE vocabulary and of instructions, encoded_bytes (2 or 4) each, from their place on.
     void* encoded;
     int encoded_bytes;
@@ -129,7 +136,6 @@ static inline const DocsCorpus* docs_corpus(const Docs* docs, int corpus) { retu
 int docs_segments(const Docs* docs, int64_t doc, const DocsSegment** list);
 static inline int docs_has_trees(const Docs* docs) { return docs->more->n_segments > 0; }
 double docs_squares(const Docs* docs, int64_t doc);  // twice the pairs of a token and one that it sees; 0: no tree
-static inline int docs_has_terms(const Docs* docs) { return docs->more->n_terms > 0; }
 // terms (n) = those of tokens first .. first + n of a document, as labels.
 void docs_terms(const Docs* docs, int64_t doc, int64_t first, int n, LabelTerms* terms);
 // DocsMore.weigh as the sum over the learnt ones of these, and as the number of pairs of answers with one preferred.
@@ -152,7 +158,6 @@ typedef struct DocsSplit {
 int docs_split_trees(Docs* docs, int64_t most, DocsSplit* told, Err err);
 // positions (n) = places of tokens first .. first + n of a tree on their paths; for other documents they stay.
 void docs_tree_positions(const Docs* docs, int64_t doc, int64_t first, int n, int* positions);
-static inline const char* docs_judges(const Docs* docs) { return docs->more->judges; }
 // Returns a hash of every byte of every document, in their order, wherever they lie. It tells a run that resumes on
 // other documents so, and ranks that see different ones.
 static inline uint64_t docs_content(const Docs* docs) { return docs->more->facts.content; }

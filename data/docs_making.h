@@ -5,12 +5,12 @@
 
 typedef struct Making {
     Docs* docs;
-    const JsonValue* root;      // of the line
-    char* scratch;              // room for all strings of the line, one after another
-    const struct Style* style;  // of messages (docs_chat.c)
-    int64_t first, segments;    // place of its first token, and segments of all documents before
-    int learns;                 // something of it
-    int depth;                  // of the branch that is being put
+    const JsonValue* root;    // of the line
+    char* scratch;            // room for all strings of the line, one after another
+    const Style* style;       // of messages (docs_chat.c)
+    int64_t first, segments;  // place of its first token, and segments of all documents before
+    int learns;               // something of it
+    int depth;                // of the branch that is being put
     char* err;
 } Making;
 

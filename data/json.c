@@ -279,7 +279,7 @@ static size_t unescape(const char* p, size_t n, char* out, int* n_out, int64_t* 
     return 12;
 }
 
-// Reads a byte that is no text, as json_quote_bytes writes it. Returns the bytes of p that it takes; 0: it is none.
+// Reads a byte that is no text, as json_put_bytes writes it. Returns the bytes of p that it takes; 0: it is none.
 static size_t take_byte(const char* p, size_t n, char* out) {
     uint32_t c;
     if (n < 6 || p[0] != '\\' || p[1] != 'u' || hex4(p + 2, &c) || c < 0xdc80 || c > 0xdcff) return 0;

@@ -41,12 +41,12 @@ void labels_open(Run* run) {
     LabelNeeds needs = {c->loss, draws, prefers || c->kl > 0, draws, prefers};
     check_options(c);
     int asks = run->books->claims && config_was_given(c, "--data") && !c->resume;
-    if (asks && !config_was_given(c, "--loss") && docs_judges(docs))
+    if (asks && !config_was_given(c, "--loss") && docs->more->judges)
         die("--data: lines have \"%s\", and without --loss bad answers are learnt as good ones are; try --loss dpo "
             "(chosen, rejected, rank), --loss grpo (reward, advantage), or --loss nll: all alike",
-            docs_judges(docs));
+            docs->more->judges);
     if (run->books->uses_model && !c->score) return;
-    if (!c->score && !prefers && !draws && !docs_has_terms(docs)) return;
+    if (!c->score && !prefers && !draws && docs->more->n_terms == 0) return;
     if (!c->score && (prefers || draws) && docs_check_labels(docs, &needs, err)) die("--data: %s", err);
     if (!c->score) docs->more->weigh = prefers ? docs_pairs : docs_weight;
     run->labels = (Labels*)calloc(1, sizeof *run->labels);
