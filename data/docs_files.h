@@ -120,8 +120,8 @@ typedef struct DocsMore {
     DocsSegment* segments;  // of all documents that are trees, ascending by place
     int64_t n_segments, segments_capacity;
     DocsCorpus corpora[MOST_CORPORA];
-    int n_corpora;
-    int unpacked;  // descriptor of a file without a name, for text that its own file holds in another form; -1: none
+    int n_corpora;  // 0: no weights were given
+    int unpacked;   // descriptor of a file without a name, for text that its own file holds in another form; -1: none
     int64_t unpacked_bytes;
     int keying;  // nothing is indexed: content becomes the hash of all files and of how they are read
     int64_t keyed_bytes;
@@ -130,7 +130,6 @@ typedef struct DocsMore {
     const char* judges;  // name of the first member by which a line says how good its answers are; NULL: none does
 } DocsMore;
 
-static inline int docs_corpora(const Docs* docs) { return docs->more->n_corpora; }  // 0: no weights were given
 static inline const DocsCorpus* docs_corpus(const Docs* docs, int corpus) { return &docs->more->corpora[corpus]; }
 // Finds the segments of a document and returns their number, at least 2; 0: it is no tree.
 int docs_segments(const Docs* docs, int64_t doc, const DocsSegment** list);

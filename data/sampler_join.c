@@ -18,10 +18,11 @@ typedef struct Beginning {
 // Returns how many first tokens of a document others may share, or 0. No target among them is learnt, so that documents
 // with these tokens have the same targets there; and at least one token of the document is left.
 static int may_share(const Sampler* s, const Piece* p) {
-    int n = 0;
+    int n = 0, most = p->length - 1;
     if (p->length != docs_length(s->docs, p->doc) || docs_squares(s->docs, p->doc) > 0) return 0;
-    while (n < p->length - 1 && docs_learnt(s->docs, p->doc, n + 1, 1, NULL) == 0) n++;
-    return n < JOIN_LEAST ? 0 : n;
+    while (n + JOIN_LEAST <= most && docs_learnt(s->docs, p->doc, n + 1, JOIN_LEAST, NULL) == 0) n += JOIN_LEAST;
+    while (n > 0 && n < most && docs_learnt(s->docs, p->doc, n + 1, 1, NULL) == 0) n++;
+    return n;
 }
 
 static int common(const Beginning* a, const Beginning* b) {

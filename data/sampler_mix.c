@@ -44,7 +44,7 @@ int sampler_check_labels(const Sampler* s, int64_t* unlearnt, Err err) {
 
 int sampler_mix_check(const Sampler* s, Err err) {
     int64_t first, unlearnt = 0;
-    for (int c = 0; c < docs_corpora(s->docs); c++) {
+    for (int c = 0; c < s->docs->more->n_corpora; c++) {
         int64_t n = pieces_of(s, c, &first);
         if (n == 0 || count_learnt(s, first, n, &unlearnt) == 0)
             return fail(err, "the corpus %s has no text to %s", docs_corpus(s->docs, c)->name,
@@ -63,7 +63,7 @@ int64_t sampler_corpus_tokens(const Sampler* s, int corpus) {
 // Returns the corpus that is furthest behind its share, the first of equals.
 static int next_corpus(const Sampler* s, const SamplerPosition* position) {
     double total = 0, most = -INFINITY;
-    int next = 0, n = docs_corpora(s->docs);
+    int next = 0, n = s->docs->more->n_corpora;
     for (int c = 0; c < n; c++) total += (double)position->corpora[c].tokens;
     for (int c = 0; c < n; c++) {
         double behind = docs_corpus(s->docs, c)->share * (total + 1) - (double)position->corpora[c].tokens;
@@ -73,7 +73,7 @@ static int next_corpus(const Sampler* s, const SamplerPosition* position) {
 }
 
 Piece sampler_mix_next(const Sampler* s, SamplerPosition* position) {
-    if (docs_corpora(s->docs) == 0) return sampler_next(s, position);
+    if (s->docs->more->n_corpora == 0) return sampler_next(s, position);
     int c = next_corpus(s, position);
     CorpusPosition* at = &position->corpora[c];
     int64_t first, n = pieces_of(s, c, &first);

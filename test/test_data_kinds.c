@@ -304,7 +304,7 @@ CLAIM(each_corpus_has_its_share_of_the_tokens_at_any_time) {
     Sampler* s = NULL;
     if (docs_open_as(&docs, list, 3, bytes, (DocsReading){0}, err) || sampler_open(&s, docs, 32, 0, 3, err))
         die("%s", err);
-    CHECK(docs_corpora(docs) == 3 && docs_corpus(docs, 1)->end == docs_corpus(docs, 2)->first);
+    CHECK(docs->more->n_corpora == 3 && docs_corpus(docs, 1)->end == docs_corpus(docs, 2)->first);
     SamplerPosition position = {0};
     double tokens[3] = {0}, total = 0;
     int visits[4096] = {0};

@@ -111,7 +111,7 @@ static void print_data(const Run* run) {
         say(stdout,
             "        no documents are joined (--shared-prefix): every token of these is learnt, and only what is "
             "not learnt is shared");
-    for (int c = 0; c < docs_corpora(docs); c++)
+    for (int c = 0; c < docs->more->n_corpora; c++)
         say(stdout, "        %.1f %% of each step from %s, which has %s tokens", 100 * docs_corpus(docs, c)->share,
             docs_corpus(docs, c)->name, count(sampler_corpus_tokens(train, c), n));
 }
