@@ -1,4 +1,5 @@
-// test_gradients.c - the backward pass of every reference op against central finite differences in double.
+// test_gradients.c - the backward pass of every reference op against central finite differences in double. Embeddings,
+// whose gradients are sums in a known order, are in test_ops.c; what no slope shows is in test_golden.c.
 //
 // Each claim sets up one op on DT_F64 tensors and a scalar loss, the sum of fixed random weights times the outputs.
 // numerical() moves one input element by +-h, h = 1e-4. With inputs of order 1 its truncation error h^2/6 f''' is
@@ -51,30 +52,6 @@ static void fill_before(void* x, void* copy, size_t n, DType dt) {
         if (dt == DT_F64) ((double*)x)[i] = ((double*)copy)[i] = value;
         else ((float*)x)[i] = ((float*)copy)[i] = (float)value;
     }
-}
-
-// ---- embedding
-
-enum { E_N = 9, E_C = 5, E_V = 6, E_T = 4 };
-static struct {
-    double wte[E_V * E_C], wpe[E_T * E_C], w[E_N * E_C];
-    int tokens[E_N], positions[E_N];
-} e;
-
-static double embedding_loss(void) {
-    double out[E_N * E_C];
-    REF->embedding_forward(out, e.tokens, e.positions, e.wte, e.wpe, E_N, E_C, DT_F64, NULL);
-    return dot(out, e.w, E_N * E_C);
-}
-
-CLAIM(embedding_backward_is_the_slope_of_forward) {
-    float dwte[E_V * E_C], dwpe[E_T * E_C], dwte0[E_V * E_C], dwpe0[E_T * E_C];
-    fill(e.wte, COUNT(e.wte), 1), fill(e.wpe, COUNT(e.wpe), 2), fill(e.w, COUNT(e.w), 3);
-    for (int n = 0; n < E_N; n++) e.tokens[n] = n * n % E_V, e.positions[n] = n % E_T;  // tokens 1, 3, 4 occur twice
-    fill_before(dwte, dwte0, COUNT(dwte), DT_F32), fill_before(dwpe, dwpe0, COUNT(dwpe), DT_F32);
-    REF->embedding_backward(dwte, dwpe, e.w, e.tokens, e.positions, E_N, E_C, DT_F64, NULL);
-    check_gradient(e.wte, COUNT(e.wte), embedding_loss, dwte, DT_F32, dwte0);
-    check_gradient(e.wpe, COUNT(e.wpe), embedding_loss, dwpe, DT_F32, dwpe0);
 }
 
 // ---- norms, alone and after the residual sum
@@ -135,17 +112,6 @@ CLAIM(activation_backward_is_the_slope_of_forward) {
         fill(u.x, COUNT(u.x), 27), fill(u.w, COUNT(u.w), 28);
         REF->activation_backward(dx, u.w, u.x, function, U_N, U_U, DT_F64, NULL);
         check_gradient(u.x, (size_t)(U_N * U_U * act_runs(function)), activation_loss, dx, DT_F64, NULL);
-    }
-}
-
-// What no slope shows: which half is the gate.
-CLAIM(swiglu_is_silu_of_the_gate_times_up) {
-    double out[U_N * U_U];
-    fill(u.x, COUNT(u.x), 27);
-    REF->activation_forward(out, u.x, ACT_SWIGLU, U_N, U_U, DT_F64, NULL);
-    for (int i = 0; i < U_N * U_U; i++) {
-        double gate = u.x[i / U_U * 2 * U_U + i % U_U], up = u.x[i / U_U * 2 * U_U + U_U + i % U_U];
-        CHECK_CLOSE(out[i], gate / (1 + exp(-gate)) * up, 1e-14);
     }
 }
 
@@ -229,16 +195,6 @@ CLAIM(matmul_backward_with_pre_is_the_slope_through_gelu) {
     check_gradient(m.x, COUNT(m.x), gelu_then_matmul_loss, dpre, DT_F64, NULL);
 }
 
-CLAIM(matmul_with_gelu_gives_what_two_ops_give) {
-    double out[M_N * M_OC], act[M_N * M_OC], expected[M_N * M_OC];
-    fill_matmul();
-    REF->matmul_forward(out, act, m.x, m.weight, m.bias, M_N, M_C, M_OC, DT_F64, NULL);
-    REF->activation_forward(expected, out, ACT_GELU, M_N, M_OC, DT_F64, NULL);
-    CHECK(memcmp(act, expected, sizeof act) == 0);
-    CHECK_CLOSE(expected[0], 0.5 * out[0] * (1 + tanh(sqrt(2 / acos(-1.0)) * (out[0] + 0.044715 * pow(out[0], 3)))),
-                1e-14);
-}
-
 // ---- attention: two documents, the first with fewer queries than keys; 4 query heads with 4, 2 or 1 key/value heads
 
 enum { A_NH = 4, A_HS = 3, A_LDQ = 14, A_LDKV = 13, A_LDO = 15, A_NQ = 3 + 4, A_NK = 5 + 4 };
@@ -314,37 +270,6 @@ CLAIM(gradients_of_parts_of_attention_add_up_to_the_slope) {
     attention.NKV = A_NH;
 }
 
-// What no slope shows: which heads share.
-CLAIM(query_heads_read_the_keys_of_their_group) {
-    double out[A_NQ * A_LDO], moved[A_NQ * A_LDO];
-    float lse[A_NH * A_NQ];
-    fill(q, COUNT(q), 18), fill(k, COUNT(k), 19), fill(v, COUNT(v), 20);
-    attention.NKV = 2, attention.causal = 1;
-    for (int kv = 0; kv < 2; kv++) {
-        REF->attention_forward(out, lse, &attention, DT_F64, NULL);
-        v[kv * A_HS] += 1;
-        REF->attention_forward(moved, lse, &attention, DT_F64, NULL);
-        for (int h = 0; h < A_NH; h++) CHECK((moved[h * A_HS] != out[h * A_HS]) == (h / 2 == kv));
-    }
-    attention.NKV = A_NH;
-}
-
-// The causal rule itself, which no slope shows: the last query sees every key, each one before it one key less.
-CLAIM(causal_attention_is_aligned_at_the_end) {
-    double out[A_NQ * A_LDO], moved[A_NQ * A_LDO];
-    float lse[A_NH * A_NQ];
-    fill(q, COUNT(q), 18), fill(k, COUNT(k), 19), fill(v, COUNT(v), 20);
-    attention.causal = 1;
-    REF->attention_forward(out, lse, &attention, DT_F64, NULL);
-    for (int key = 0; key < 5; key++) {
-        double saved = v[key * A_LDKV];
-        v[key * A_LDKV] += 1;
-        REF->attention_forward(moved, lse, &attention, DT_F64, NULL);
-        for (int n = 0; n < A_NQ; n++) CHECK((moved[n * A_LDO] != out[n * A_LDO]) == (n < 3 && key <= n + 2));
-        v[key * A_LDKV] = saved;
-    }
-}
-
 // ---- classifier: its losses are fp32, so the slope is taken of the formula
 
 enum { K_N = 4, K_V = 7, K_VP = 9 };
@@ -408,29 +333,6 @@ CLAIM(a_label_that_counts_nothing_costs_nothing_however_unlike_policies_are) {
         TokenLoss of = {LOSS_GRPO, &cases[i].weight, &others, &others, &cases[i].advantage, 0.2f, 0.28f, cases[i].kl};
         CHECK(token_loss(&of, 0, cases[i].nll, &slope) == 0 && slope == 0);
     }
-}
-
-// ---- AdamW against its definition, written out for one weight
-
-CLAIM(adamw_takes_the_steps_of_its_definition) {
-    float master = 0.8f, m1 = 0, v1 = 0, grad;
-    double param = 0, x = 0.8, m = 0, v = 0, lr = 0.01, b1 = 0.9, b2 = 0.99, eps = 1e-6, decay = 0.1;
-    float scale = 0.5f;
-    AdamW a = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-6f, .weight_decay = 0.1f, .grad_scale = &scale};
-    a.param = &param, a.master = &master, a.m = &m1, a.v = &v1, a.grad = &grad, a.n = 1;
-    for (a.t = 1; a.t <= 20; a.t++) {
-        grad = (float)random_normal(22, (uint64_t)a.t);
-        double g = scale * grad;
-        m = b1 * m + (1 - b1) * g;
-        v = b2 * v + (1 - b2) * g * g;
-        double m_hat = m / (1 - pow(b1, a.t)), v_hat = v / (1 - pow(b2, a.t));
-        x -= lr * (m_hat / (sqrt(v_hat) + eps) + decay * x);
-        REF->adamw(&a, DT_F64, NULL);
-        // fp32 0.99 is off by 1e-8, which 1 - b2^t with t = 1 turns into 1e-6 of v_hat; 20 steps of size lr.
-        CHECK_CLOSE(master, x, 20 * lr * 1e-6 + a.t * 6e-8);
-        CHECK(param == (double)master);
-    }
-    CHECK(fabs(x - 0.8) > 0.01);
 }
 
 int main(void) { return test_main(); }
