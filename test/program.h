@@ -257,21 +257,23 @@ static inline int steps_logged(const char* run) {
     return log_values(run, "loss", values, COUNT(values));
 }
 
-// The first n losses of a run are those of another, which has as many.
-static inline int losses_differ(const char* run, const char* like, int n, double tolerance) {
+// A run has logged n values of a member, which are those of a member of a run, within a share.
+static inline int logged_differ(const char* run, const char* member, const char* like, const char* as, int n,
+                                double tolerance) {
     static double found[100000], wanted[100000];
-    int n_found = log_values(run, "loss", found, COUNT(found));
-    int n_wanted = log_values(like, "loss", wanted, COUNT(wanted));
-    if (n_found != n || n_wanted != n) printf("    %d and %d losses, expected %d\n", n_found, n_wanted, n);
+    int n_found = log_values(run, member, found, COUNT(found)), n_wanted = log_values(like, as, wanted, COUNT(wanted));
+    if (n_found != n || n_wanted != n) printf("    %s: %d and %d, expected %d\n", member, n_found, n_wanted, n);
     for (int i = 0; i < MIN(n, MIN(n_found, n_wanted)); i++)
         if (!(fabs(found[i] - wanted[i]) <= tolerance * wanted[i])) {
-            printf("    %s: loss %.9g of step %d, expected %.9g of %s\n", run, found[i], i + 1, wanted[i], like);
+            printf("    %s: value %d of %s is %.9g, expected %.9g of %s\n", run, i + 1, member, found[i], wanted[i],
+                   like);
             return 1;
         }
     return n_found != n || n_wanted != n;
 }
 
-#define CHECK_LOSSES(run, like, n, tolerance) CHECK(!losses_differ(run, like, n, tolerance))
+#define CHECK_LOGGED(run, member, like, as, n, tolerance) CHECK(!logged_differ(run, member, like, as, n, tolerance))
+#define CHECK_LOSSES(run, like, n, tolerance) CHECK_LOGGED(run, "loss", like, "loss", n, tolerance)
 
 // Sends one rank of the runs whose --out is $W/NAME a signal; it is known by its place in the environment.
 static inline void signal_rank(const char* name, int rank, const char* signal) {

@@ -72,12 +72,16 @@ static int has_unlike_cp_sizes(const Log* log, int t) { return strchr(log->cp_si
 // ---- plans
 
 // fp32 in another order of sums is off by 1e-7; a lost or repeated token changes the loss by 1e-4 and more.
-static void check_losses(const Log* one, const Log* other, int n) {
-    for (int i = 0; i < n; i++) CHECK_CLOSE(other->of[LOSS][i], one->of[LOSS][i], 1e-5 * one->of[LOSS][i]);
+static const double NEAR = 1e-5;
+
+// The losses and evaluations of a run are those of the run `one`.
+static void check_like_one(const char* run, int losses, int evaluations) {
+    CHECK_LOSSES(run, "one", losses, NEAR);
+    CHECK_LOGGED(run, "val_loss", "one", "val_loss", evaluations, NEAR);
 }
 
 CLAIM(cp_sizes_differ_in_a_step_and_between_steps_and_losses_are_those_of_one_rank) {
-    static Log one, log;
+    static Log log;
     const struct {
         int ranks;
         const char* options;
@@ -85,16 +89,12 @@ CLAIM(cp_sizes_differ_in_a_step_and_between_steps_and_losses_are_those_of_one_ra
                 {8, "--steps 8 --capacity 128 --zero 2 --cp kind=ring"},
                 {3, "--steps 8 --capacity 256"},
                 {3, "--steps 8 --capacity 256 --zero 3 --cp kind=ulysses"}};
-    double ones[2], others[2];  // before the first step, and after the last
-    CHECK(run_steps(1, "--steps 8 --eval-every 8 " ON_FILE, "one", &one) == STEPS);
-    CHECK(log_values("one", "val_loss", ones, 2) == 2);
+    run_on(1, "one", TINY ON_FILE "--steps 8 --eval-every 8");
     for (int i = 0; i < COUNT(runs); i++) {
         char options[256];
         snprintf(options, sizeof options, "%s --eval-every 8 " ON_FILE, runs[i].options);
         CHECK(run_steps(runs[i].ranks, options, "other", &log) == STEPS);
-        check_losses(&one, &log, STEPS);
-        CHECK(log_values("other", "val_loss", others, 2) == 2);
-        for (int k = 0; k < 2; k++) CHECK_CLOSE(others[k], ones[k], 1e-5 * ones[k]);
+        check_like_one("other", STEPS, 2);  // evaluated before the first step, and after the last
         int unlike = 0, changes = 0;
         for (int t = 0; t < STEPS; t++) {
             unlike += has_unlike_cp_sizes(&log, t);
@@ -117,19 +117,17 @@ CLAIM(a_machine_file_gives_the_same_plans_and_bits_in_every_run) {
 
 // What each rank holds is saved with the run; text comes from ranks that hold unlike much as from one.
 CLAIM(ranks_plan_with_what_each_holds_and_go_on_so) {
-    double one[4], other[4];
+    double of_eval[2] = {0};
     char sample[2000] = "";
     static const char kinds[] = "--capacity '400,ranks=1 130; 3 200' ";
     static const Refusal rows[] = {
         {"--layout auto --memory 4G --capacity 'ranks=2 100'", "--layout auto & rows that all ranks hold & ranks=", 4}};
     run_on(1, "one", TINY ON_FILE "--steps 4 --save-every 4 --eval-every 4");
-    CHECK(log_values("one", "loss", one, 4) == 4);
     for (int zero = 1; zero <= 3; zero++) {
         run_on(4, "kinds", TINY ON_FILE "--steps 4 --save-every 2 --keep 0 --verbose --zero %d %s", zero, kinds);
         CHECK_SAID("in rows of at most 130 to 400, by rank");
         const char* whole = loss_hash();
-        CHECK(log_values("kinds", "loss", other, 4) == 4);
-        for (int i = 0; i < 4; i++) CHECK_CLOSE(other[i], one[i], 1e-5 * one[i]);
+        CHECK_LOSSES("kinds", "one", 4, NEAR);
         CHECK_SH(0, "rm -r $W/kinds/step-000004; " ON_RANKS "$P --resume --verbose --threads 1 --out $W/kinds", 4);
         CHECK_SAID("in rows of at most 130 to 400, by rank & --capacity ranks 0 400; 1 130; 3 200");
         CHECK_STRING(loss_hash(), whole);
@@ -141,14 +139,14 @@ CLAIM(ranks_plan_with_what_each_holds_and_go_on_so) {
         const char *file = i ? ON_FILE : "", *held = i ? kinds : "";
         CHECK_SH(0, ON_RANKS "$P --eval --data $W/corpus --threads 1 --out $W/one %s%s", i ? 4 : 1, file, held);
         const char* loss = strstr(output, "loss ");
-        CHECK(loss && sscanf(loss, "loss %lf", i ? &other[0] : &one[0]) == 1);
+        CHECK(loss && sscanf(loss, "loss %lf", &of_eval[i]) == 1);
         CHECK_SH(0, ON_RANKS "$P --sample 'a b' --temperature 0 --tokens 200 --threads 1 --out $W/one %s%s", i ? 4 : 1,
                  file, held);
         const char* text = strstr(output, "a b");
         CHECK(text && (i == 0 || !strcmp(text, sample)));
         snprintf(sample, sizeof sample, "%s", text ? text : "");
     }
-    CHECK_CLOSE(other[0], one[0], 1e-5 * one[0]);
+    CHECK_CLOSE(of_eval[1], of_eval[0], NEAR * of_eval[0]);
     CHECK_REFUSALS(TINY "--out $W/refused", rows);
 }
 
@@ -162,7 +160,7 @@ CLAIM(planners_can_be_named_and_a_bad_machine_is_refused) {
     CHECK_STRING(one.plan[0], "flex");
     for (int i = 0; i < COUNT(planners); i++) {
         CHECK(run_steps(4, filled("--steps 4 --plan %s " ON_FILE, planners[i]), "other", &log) == 4);
-        check_losses(&one, &log, 4);
+        CHECK_LOSSES("other", "one", 4, NEAR);
         for (int t = 0; t < 4; t++) {
             CHECK_STRING(log.plan[t], i == 2 ? "flex" : planners[i]);  // random ones come instead of flex
             // Whoever planned, it is played in the model.
@@ -177,7 +175,6 @@ CLAIM(planners_can_be_named_and_a_bad_machine_is_refused) {
 // A machine of three nodes, cut inside a node by two stages or by groups of two; not all ranks of a stage, or of a
 // place in groups, then have neighbours where the others have. Evaluations have plans, too.
 CLAIM(nodes_cut_by_stages_have_one_plan_on_all_ranks) {
-    double one[3], other[3];
     const struct {
         const char *node, *options;
         int ranks;
@@ -188,9 +185,7 @@ CLAIM(nodes_cut_by_stages_have_one_plan_on_all_ranks) {
         run_on(i ? cases[i - 1].ranks : 1, name, TINY ON_FILE "--steps 2 --eval-every 2 --save-every 2 %s",
                i ? cases[i - 1].options : "");
         unsetenv("RAGGED_NODE_SIZE");
-        CHECK(log_values(name, "loss", i ? other : one, 2) == 2);
-        CHECK(log_values(name, "val_loss", i ? other + 2 : one + 2, 1) == 1);
-        for (int k = 0; k < 3 && i; k++) CHECK_CLOSE(other[k], one[k], 1e-5 * one[k]);
+        check_like_one(name, 2, 2);
     }
     const char* eval = "--eval --data $W/corpus --out $W/one --threads 1 --cp 2 --capacity 256";
     CHECK_REFUSED("validation after step 2: rank 1 has the plan ",

@@ -2,6 +2,7 @@
 // have the losses, gradients, weights and samples of one rank. Started alone; it starts mpirun itself.
 #include "plan/model/holding.h"
 #include "plan/layout/layout.h"
+#include "test/numbers.h"
 #include "test/plans.h"
 #include "test/program.h"
 #include "test/tensors.h"
@@ -239,16 +240,16 @@ CLAIM(bytes_of_what_like_pipelines_divide_are_those_of_rounds_and_of_pieces) {
     double moved[] = {expected_bytes(4, parts, RESHARD_SUM, all), expected_bytes(4, parts, RESHARD_COPY, NULL),
                       expected_bytes(4, parts, RESHARD_SUM, all), expected_bytes(4, parts, RESHARD_COPY, all)};
     whole.shards = 2;
-    double layers = 4.0 * 4 * (double)shape_bucket(&whole, 1).piece, loss[4][STEPS] = {{0}};
+    double layers = 4.0 * 4 * (double)shape_bucket(&whole, 1).piece;
     for (int zero = 2; zero <= 3; zero++) {
         double gradients[STEPS], weights[STEPS];
-        run("divided", 4,
+        const char* name = zero == 2 ? "rounds" : "pieces";
+        run(name, 4,
             filled("--capacity 400 --zero %d --plan static --eval-every 0 --sample-every 0 --save-every 0 "
                    "--strategies '2xtp1+tp2'",
                    zero));
-        CHECK(log_values("divided", "bytes.gradients", gradients, STEPS) == STEPS);
-        CHECK(log_values("divided", "bytes.parameters", weights, STEPS) == STEPS);
-        CHECK(log_values("divided", "loss", loss[zero], STEPS) == STEPS);
+        CHECK(log_values(name, "bytes.gradients", gradients, STEPS) == STEPS);
+        CHECK(log_values(name, "bytes.parameters", weights, STEPS) == STEPS);
         for (int i = 1; i < STEPS; i++) {
             double rounds = (gradients[i] - moved[2 * zero - 4]) / layers;
             CHECK(rounds >= 1 && rounds <= 20);
@@ -256,7 +257,7 @@ CLAIM(bytes_of_what_like_pipelines_divide_are_those_of_rounds_and_of_pieces) {
             CHECK(zero == 3 || weights[i] == moved[1]);
         }
     }
-    for (int i = 0; i < STEPS; i++) CHECK_CLOSE(loss[3][i], loss[2][i], 1e-6 * loss[2][i]);
+    CHECK_LOSSES("pieces", "rounds", STEPS, 1e-6);
 }
 
 // Half of the bytes of fp32, by collectives, by messages, and in the rounds of like pipelines; losses are those of one
@@ -399,17 +400,15 @@ CLAIM(a_strategy_of_one_rank_ends_without_a_word_on_stderr) {
 CLAIM(an_evaluation_takes_any_strategy_that_holds_its_documents) {
     const char* options = "--data $W/short --val $W/corpus --steps 4 --save-every 4 --sample-every 0 --eval-every 2";
     const char *list = "--strategies 'tp2+2xtp1; tp4'", *runs[] = {"one", "wide", "narrow"};
-    double val[3][3], loss[3][4], evaluated[2] = {0};
+    double evaluated[2] = {0};
     CHECK_SH(0,
              "mkdir -p $W/short && for i in $(seq 40); do head -c $((40 + i)) $W/corpus/$((i + 10)).txt >$W/short/$i; "
              "done");
     for (int i = 0; i < 3; i++) {
         const char* capacity = i == 2 ? "--capacity 85" : i == 1 ? "--capacity 400" : "";
         run_on(i ? 4 : 1, runs[i], TINY "%s %s %s", options, i ? list : "", capacity);
-        CHECK(log_values(runs[i], "loss", loss[i], 4) == 4);
-        CHECK(log_values(runs[i], "val_loss", val[i], 3) == 3);
-        for (int k = 0; k < 3; k++) CHECK_CLOSE(val[i][k], val[0][k], 1e-6 * val[0][k]);
-        for (int k = 0; k < 4; k++) CHECK_CLOSE(loss[i][k], loss[0][k], 1e-6 * loss[0][k]);
+        CHECK_LOSSES(runs[i], "one", 4, 1e-6);
+        CHECK_LOGGED(runs[i], "val_loss", "one", "val_loss", 3, 1e-6);
     }
     CHECK(sh("grep -c '\"strategy\": \"tp4\"' $W/narrow/log.jsonl; true") == 0 && atoi(output) == 0);
     for (int i = 0; i < 2; i++) {
@@ -430,28 +429,30 @@ CLAIM(an_evaluation_takes_any_strategy_that_holds_its_documents) {
 // Steps of virtual ranks, four a node, take what is predicted; how many strategies they chose.
 static int check_virtual_steps(const char* machine, const char* list, double moving[2 * STEPS], double tolerance) {
     enum { MOST = 2 * STEPS };
-    double measured[MOST], predicted[MOST];
     sh("printf '%s' > $W/schemes", machine);
-    int status = run_on(8, "virtual",
-                        "--device virtual --machine $W/schemes --data $W/corpus --layers 4 --width 128 --heads 4 "
-                        "--vocab 512 --context 320 --batch-tokens 1280 --capacity 400 --steps 20 --threads 1 "
-                        "--plan node-size=4 --strategies '%s'",
-                        list);
-    CHECK(log_values("virtual", "measured_ms", measured, MOST) == STEPS);
-    CHECK(log_values("virtual", "predicted_ms", predicted, MOST) == STEPS);
+    run_on(8, "virtual",
+           "--device virtual --machine $W/schemes --data $W/corpus --layers 4 --width 128 --heads 4 --vocab 512 "
+           "--context 320 --batch-tokens 1280 --capacity 400 --steps 20 --threads 1 --plan node-size=4 --strategies "
+           "'%s'",
+           list);
+    CHECK_LOGGED("virtual", "measured_ms", "virtual", "predicted_ms", STEPS, tolerance);
     CHECK(log_values("virtual", "moving_ms", moving, MOST) == STEPS);
-    for (int i = 0; i < STEPS && status == 0; i++) CHECK_CLOSE(measured[i], predicted[i], tolerance * predicted[i]);
     return count_strategies("virtual");
 }
 
-// Milliseconds of virtual steps of eight ranks, once all have noticed who is slow; how many strategies they
+// Virtual steps of eight ranks, of many tokens each.
+static void run_slow(const char* options) {
+    run_on(8, "straggling",
+           "--machine h200-8b --device virtual --data $W/corpus --layers 4 --width 128 --heads 4 --vocab 512 "
+           "--context 320 --batch-tokens 16384 --steps 20 --threads 1 %s",
+           options);
+}
+
+// Milliseconds of these steps, once all have noticed who is slow; how many strategies they
 // chose.
 static int slow_steps(const char* options, double* ms) {
     double all[STEPS];
-    run_on(8, "straggling",
-           "--machine h200-8b --device virtual --data $W/corpus --layers 4 --width 128 --heads 4 --vocab 512 "
-           "--context 320 --batch-tokens 16384 --steps 20 --threads 1 --plan refresh=4 %s",
-           options);
+    run_slow(filled("--plan refresh=4 %s", options));
     CHECK(log_values("straggling", "measured_ms", all, STEPS) == STEPS);
     for (int i = *ms = 0; i < HALF; i++) *ms += all[HALF + i] / HALF;
     return count_strategies("straggling");
@@ -488,8 +489,6 @@ CLAIM(strategies_know_a_machine_s_kinds_of_ranks) {
     CHECK(ms[1] > 1.5 * ms[0] && ms[1] < 1.65 * ms[0]);
 }
 
-static int ascending(const void* a, const void* b) { return (*(const double*)a > *(const double*)b) * 2 - 1; }
-
 // From a machine that is said to be a hundred times as slow as this one may be. Jobs have unlike terms, and all ranks
 // learn the same: else the run ends, because they have unlike plans.
 CLAIM(times_of_steps_are_learnt_by_all_ranks_alike) {
@@ -501,9 +500,9 @@ CLAIM(times_of_steps_are_learnt_by_all_ranks_alike) {
     CHECK(log_values("learnt", "measured_ms", measured, STEPS) == STEPS);
     for (int i = 0; i < STEPS; i++) ratio[i] = predicted[i] / measured[i];
     CHECK(ratio[0] > 10 && ratio[1] > 10);
-    qsort(ratio + HALF, HALF, sizeof *ratio, ascending);
-    CHECK(ratio[HALF + HALF / 2] > 0.4 && ratio[HALF + HALF / 2] < 2.5);
-    printf("    predicted %.3g times what a step takes, later %.3g\n", ratio[0], ratio[HALF + HALF / 2]);
+    double later = median_of(ratio + HALF, HALF);
+    CHECK(later > 0.4 && later < 2.5);
+    printf("    predicted %.3g times what a step takes, later %.3g\n", ratio[0], later);
 }
 
 // On a machine that knows whole pipelines: every step takes what the slowest of the chosen ones takes.
@@ -533,13 +532,8 @@ CLAIM(what_moving_takes_is_predicted_and_weighed) {
 // Pipelines that come to their last passes at unlike times: sums inside these would hold the links that exchanges of
 // tensor parallelism wait for, by a third of a step here.
 CLAIM(sums_leave_behind_passes_whose_exchanges_would_wait) {
-    double measured[STEPS], predicted[STEPS];
-    run_on(8, "apart",
-           "--machine h200-8b --device virtual --data $W/corpus --layers 4 --width 128 --heads 4 --vocab 512 "
-           "--context 320 --batch-tokens 16384 --capacity 2048 --steps 20 --threads 1 --strategies tp4+4xtp1");
-    CHECK(log_values("apart", "measured_ms", measured, STEPS) == STEPS);
-    CHECK(log_values("apart", "predicted_ms", predicted, STEPS) == STEPS);
-    for (int i = 0; i < STEPS; i++) CHECK_CLOSE(measured[i], predicted[i], 1e-3 * predicted[i]);
+    run_slow("--capacity 2048 --strategies tp4+4xtp1");
+    CHECK_LOGGED("straggling", "measured_ms", "straggling", "predicted_ms", STEPS, 1e-3);
 }
 
 // A machine of two nodes with whole pipelines in each, whose ranks hold the same: sums are taken inside nodes first,
