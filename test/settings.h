@@ -1,6 +1,8 @@
 // settings.h - machines, random settings, random plans and the exact optimum of small cases, for the tests of bounds,
 // timelines and planners.
 #pragma once
+#include <limits.h>
+
 #include "plan/search/machine_asked.h"
 #include "plan/cost/timeline.h"
 #include "test/plans.h"
@@ -121,6 +123,18 @@ static inline void grow_trees(Step* x, PlanLimits* limits, uint64_t seed) {
         squares[i] = u < 0.3 ? s * s : s + u * u * (s * s - s);
     }
     limits->squares = x->limits.squares = squares;
+}
+
+// The step's ranks hold from its capacity on up to eight times as much; every third of these steps has two kinds.
+static inline void make_unlike(Step* x, int* capacities, uint64_t seed) {
+    PlanLimits* l = &x->limits;
+    int least = INT_MAX;
+    for (int r = 0; r < l->ranks; r++) {
+        uint64_t at = 3000 + (seed % 3 == 0 ? (uint64_t)r / MAX(1, (uint64_t)l->ranks / 2) : (uint64_t)r);
+        capacities[r] = (int)(l->capacity * (1 + 7 * pow(random_uniform(seed, at), 3)));
+        least = MIN(least, capacities[r]);
+    }
+    l->capacity = least, l->capacities = capacities;
 }
 
 // A step that brute force can solve: at most `most` documents, 4 ranks, on one machine or two.

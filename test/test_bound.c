@@ -226,14 +226,17 @@ static void check_plans(int trees, uint64_t n) {
 CLAIM(no_plan_ends_before_a_bound) { check_plans(0, 20000); }
 CLAIM(no_plan_of_trees_ends_before_a_bound) { check_plans(1, 5000); }
 
-static void check_schedules(int trees, uint64_t n) {
+typedef enum Steps { DOCUMENTS, TREES, UNLIKE_RANKS } Steps;
+
+static void check_schedules(Steps of, uint64_t n) {
     int tried = 0, close = 0;
     FOR_SEEDS(seed, 0, n) {
         Step step = small_random_step(seed, 5);
         World world;
+        int sorted[MOST_DOCS], capacities[MOST_RANKS];
+        if (of == UNLIKE_RANKS) make_unlike(&step, capacities, seed);
         random_world(&world, &step.limits, seed);
-        int sorted[MOST_DOCS];
-        if (trees) grow_trees(&step, &world.setting.limits, seed);
+        if (of == TREES) grow_trees(&step, &world.setting.limits, seed);
         sort_descending(sorted, step.lengths, step.n);
         if (is_held(&world.setting, longest_of(&step), 0)) {
             double least = optimum(sorted, step.n, &world.setting, 0, INFINITY);
@@ -247,8 +250,9 @@ static void check_schedules(int trees, uint64_t n) {
     CHECK(tried > (int)n / 2 && close > (int)n / 10);
 }
 
-CLAIM(no_schedule_of_few_documents_ends_before_a_bound) { check_schedules(0, 3000); }
-CLAIM(no_schedule_of_few_trees_ends_before_a_bound) { check_schedules(1, 3000); }
+CLAIM(no_schedule_of_few_documents_ends_before_a_bound) { check_schedules(DOCUMENTS, 3000); }
+CLAIM(no_schedule_of_few_trees_ends_before_a_bound) { check_schedules(TREES, 3000); }
+CLAIM(no_schedule_on_unlike_ranks_ends_before_a_bound) { check_schedules(UNLIKE_RANKS, 600); }
 
 // Plans whose passes have several micro-batches, in all ways.
 typedef struct Passes {

@@ -647,28 +647,6 @@ CLAIM(groups_that_overlap_follow_one_order) {
     }
 }
 
-CLAIM(heads_that_do_not_divide_are_shared) {
-    uint64_t seed = 400;
-    for (int ulysses_size = 2; ulysses_size <= MIN(size, 8); ulysses_size++)
-        for (int NKV = ulysses_size; NKV <= few(8, 4); NKV += 1 + ulysses_size / 4) {
-            Case c = new_case(seed++);
-            c.HS = 8;
-            set_heads(&c, NKV);
-            add_micro_batch(&c, between(&c, 0, size - ulysses_size), ulysses_size, 1);
-            add_micro_batch(&c, 0, ulysses_size, size / ulysses_size);
-            run_case(&c);
-        }
-}
-
-CLAIM(one_key_head_goes_around_for_all_queries) {
-    for (int ring_size = 1; ring_size <= size; ring_size++) {
-        Case c = new_case(700 + (uint64_t)ring_size);
-        c.NKV = 1, c.NH = few(7, 3);
-        add_micro_batch(&c, between(&c, 0, size - ring_size), 1, ring_size);
-        run_case(&c);
-    }
-}
-
 CLAIM(halves_without_tokens_are_fine) {
     for (int ring_size = 1; ring_size <= size; ring_size++) {
         Case c = new_case(500 + (uint64_t)ring_size);

@@ -65,52 +65,6 @@ CLAIM(quantiles_give_the_data_and_formulas_their_published_values) {
     }
 }
 
-static double share_of_tokens_above(int length) {
-    double above = 0, all = 0;
-    for (int i = 0; i < DRAWS; i++) all += drawn[i], above += drawn[i] > length ? drawn[i] : 0;
-    return above / all;
-}
-
-// 3300 of the draws are in the tail, whose shares of all tokens so have a standard deviation of about 5 % of
-// themselves; the mean's is 40,000 / 5,220 / sqrt(DRAWS) = 1.2 %.
-CLAIM(source_code_has_its_published_tail) {
-    Shape shape = shape_of("github", 1 << 21, 1);
-    CHECK_CLOSE(shape.mean, 5220, 0.036 * 5220);
-    CHECK_CLOSE(share_of_tokens_above(131072), 0.162, 0.15 * 0.162);
-    CHECK_CLOSE(share_of_tokens_above(262144), 0.098, 0.2 * 0.098);
-}
-
-// 440 long ones, each with a deviation of half of the mean: 2.5 %. The short ones' mean: 0.2 %.
-CLAIM(an_instruction_mix_has_its_published_means) {
-    double sums[2] = {0};
-    int n[2] = {0};
-    shape_of("sft", LIMIT, 1);
-    for (int i = 0; i < DRAWS; i++) {
-        int is_long = i >= (int)(0.9989 * DRAWS);  // drawn is ascending, and few short ones are beyond 16K
-        sums[is_long] += drawn[i], n[is_long]++;
-    }
-    CHECK_CLOSE(sums[0] / n[0], 1024, 0.01 * 1024);
-    CHECK_CLOSE(sums[1] / n[1], 37000, 0.08 * 37000);
-}
-
-// A lognormal of mean m and deviation sigma clipped to a .. b has the median m exp(-sigma^2 / 2), and the share
-// P(z <= ln(a / median) / sigma) at a: z = -0.635 for mean 1024, sigma 1.5, and 0.0954 for 768, 1.8. Shares have a
-// deviation of 0.0008, the median one of 0.3 %.
-CLAIM(mock_data_are_clipped) {
-    Shape mock = shape_of("mock", LIMIT, 1);
-    int at_128 = 0, at_8192 = 0;
-    for (int i = 0; i < DRAWS; i++) at_128 += drawn[i] == 128, at_8192 += drawn[i] == 8192;
-    CHECK_CLOSE(mock.at[1], 1024 * exp(-1.125), 0.01 * 332);
-    CHECK_CLOSE((double)at_128 / DRAWS, 0.2627, 0.004);
-    CHECK_CLOSE((double)at_8192 / DRAWS, 0.0164, 0.0015);  // z = 2.136
-    CHECK(drawn[0] == 128 && drawn[DRAWS - 1] == 8192);
-    shape_of("mock-heavy", LIMIT, 1);
-    for (int i = at_128 = 0; i < DRAWS; i++) at_128 += drawn[i] == 128;
-    CHECK_CLOSE((double)at_128 / DRAWS, 0.4608, 0.005);
-    shape_of("mock", 2000, 1);
-    CHECK(drawn[0] == 128 && drawn[DRAWS - 1] == 2000);
-}
-
 static void draw(const char* name, int limit, int capacity, int n, uint64_t seed, int64_t batch) {
     Lengths* lengths = lengths_open(name, limit, capacity, err);
     CHECK(lengths);

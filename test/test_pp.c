@@ -86,16 +86,6 @@ CLAIM(stages_on_nodes_of_unlike_size_follow_one_plan) {
     check_same("unlike nodes", &c, &one, 0);
 }
 
-// Which way a weight is rounded depends on its place in the whole model. Of the first step nothing else is left:
-// AdamW makes it as long as the learning rate for every gradient, whatever rounding did to that.
-CLAIM(stages_round_stochastically_as_one_rank_does) {
-    static const char rounded[] = "--dtype bf16,rounding=stochastic --steps 1 --save-every 1 --sample-every 0";
-    run_on(1, "round1", TINY "%s", rounded), run_on(2, "round2", TINY "%s --pp 2", rounded);
-    sh("cmp -l $W/round[12]/step-000001/model.safetensors | wc -l; wc -c <$W/round1/step-000001/model.safetensors");
-    double differ = NAN, bytes = NAN;
-    CHECK(sscanf(output, "%lf %lf", &differ, &bytes) == 2 && bytes > 1e5 && differ <= 0.01 * bytes);
-}
-
 CLAIM(the_log_tells_of_the_stages) {
     double stages[STEPS], bubble[STEPS], in_flight[STEPS];
     CHECK(log_values("five", "stages", stages, STEPS) == STEPS && stages[0] == 5);

@@ -103,20 +103,6 @@ CLAIM(a_signal_to_the_launcher_saves_at_one_step_of_all) {
     CHECK_LOSSES("stopped", "whole", 150, 0);  // same ranks, same plans: the same bits
 }
 
-CLAIM(a_signal_breaks_an_evaluation_off_on_all_ranks) {
-    pid_t job =
-        start(ON_RANKS
-              "$P --threads 1 --layers 4 --width 256 --heads 4 --loss nll --data plan run data test --eval-every "
-              "tokens=999999999 --out $W/evaluating",
-              3);
-    CHECK(comes("evaluating/log.jsonl", 30));
-    kill(job, SIGUSR1);
-    CHECK(ended_within(job, 30) == 0);
-    read_background();
-    CHECK_SAID("nothing was learnt");
-    CHECK(sh("grep -c val_loss $W/evaluating/log.jsonl") == 1 && sh("ls $W/evaluating/step-000000") != 0);
-}
-
 CLAIM(ranks_that_mean_different_runs_end_with_words) {
     static const Refusal row[] = {{"--cp 3", "--cp", 2}};
     CHECK_REFUSED("rank 1 was started with other options",

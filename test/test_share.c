@@ -6,34 +6,6 @@
 
 // ---- chunks
 
-// Query-key pairs of the causal attention of one document on ring rank a, from the spans that it is given.
-static int64_t pairs(int s, int ring_size, int a) {
-    int doc = 0;
-    MicroBatch mb = {.cp_size = ring_size, .ulysses_size = 1, .n_docs = 1};
-    Plan plan = {.ranks = ring_size, .n_docs = 1, .n_micro_batches = 1, .docs = &doc, .micro_batches = &mb};
-    Span spans[2];
-    Arena arena = {0};
-    Placement p = micro_batch_placement(&plan, &mb, &s, 1, &arena);
-    Share share = micro_batch_share(&plan, &mb, &p, a, spans);
-    arena_free(&arena);
-    int64_t sum = 0;
-    for (int i = 0; i < share.n_spans; i++)
-        for (int t = spans[i].first; t < spans[i].first + spans[i].length; t++) sum += t + 1;
-    return sum;
-}
-
-// With real borders j s / (2 ring_size) the work of all places is equal. A border that is up to one token lower moves
-// at most border + 1/2 pairs from one chunk to its neighbour; a place has two borders where it loses and two where it
-// wins, at most (2 ring_size + 1) / (2 ring_size) s in sum each.
-CLAIM(causal_work_is_balanced_up_to_the_rounding_of_borders) {
-    for (int trial = 0; trial < 4000; trial++) {
-        int ring_size = pick(1, 2 * (uint64_t)trial, 2, 12), s = pick(1, 2 * (uint64_t)trial + 1, 1, 6000);
-        double even = 0.5 * s * (s + 1) / ring_size;
-        for (int a = 0; a < ring_size; a++)
-            CHECK_CLOSE((double)pairs(s, ring_size, a), even, (2 * ring_size + 1) * (double)s / (2 * ring_size) + 1);
-    }
-}
-
 CLAIM(chunks_of_a_document_differ_by_one_token_at_most) {
     for (int trial = 0; trial < 20000; trial++) {
         int ring_size = pick(2, 2 * (uint64_t)trial, 1, 12), s = pick(2, 2 * (uint64_t)trial + 1, 1, 6000);

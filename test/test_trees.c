@@ -6,6 +6,7 @@
 #include "data/sampler_cut.h"
 #include "data/sampler_join.h"
 #include "data/tokenizer_files.h"
+#include "plan/base/fields.h"
 #include "test/program.h"
 #include "test/tensors.h"
 
@@ -121,22 +122,18 @@ CLAIM(lines_that_are_no_trees_are_refused_by_name) {
         CHECK(!docs && has_words(err, rows[i][1]));
         docs_close(docs);
     }
-    static char deep[8000];
-    int n = 0;
-    for (int i = 0; i < 63; i++) n += snprintf(deep + n, sizeof deep - (size_t)n, "{\"text\": \"a\", \"children\": [");
-    n += snprintf(deep + n, sizeof deep - (size_t)n, "{\"text\": \"a\"}");
-    for (int i = 0; i < 63; i++) n += snprintf(deep + n, sizeof deep - (size_t)n, "]}");
     char err[ERR_BYTES] = "";
-    Docs* docs = open_lines(deep, err);
-    CHECK(docs != NULL);
-    docs_close(docs);
-    n = 0;
-    for (int i = 0; i < 64; i++) n += snprintf(deep + n, sizeof deep - (size_t)n, "{\"text\": \"a\", \"children\": [");
-    n += snprintf(deep + n, sizeof deep - (size_t)n, "{\"text\": \"a\"}");
-    for (int i = 0; i < 64; i++) n += snprintf(deep + n, sizeof deep - (size_t)n, "]}");
-    docs = open_lines(deep, err);
-    CHECK(!docs && has_words(err, "64"));
-    n = snprintf(deep, sizeof deep, "{\"messages\": [");
+    static char deep[8000];
+    for (int below = 63; below <= 64; below++) {
+        size_t n = 0;
+        for (int i = 0; i < below; i++) text_append(deep, sizeof deep, &n, "{\"text\": \"a\", \"children\": [");
+        text_append(deep, sizeof deep, &n, "{\"text\": \"a\"}");
+        for (int i = 0; i < below; i++) text_append(deep, sizeof deep, &n, "]}");
+        Docs* docs = open_lines(deep, err);
+        CHECK(below < 64 ? docs != NULL : !docs && has_words(err, "64"));
+        docs_close(docs);
+    }
+    int n = snprintf(deep, sizeof deep, "{\"messages\": [");
     for (int i = 0; i < 65; i++)
         n += snprintf(deep + n, sizeof deep - (size_t)n,
                       "%s{\"role\": \"assistant\", \"content\": \"a\", \"alternatives\": [\"b\"]}", i ? ", " : "");

@@ -1,5 +1,6 @@
 // test_words.c - the claims of plan/base/words.h, and those that hold for all that reads by it: layouts, strategies,
-// machine files, stragglers. Texts lie in buffers of just their size, for AddressSanitizer.
+// machine files, stragglers, and what these do (plan/slow/speeds.h). Texts lie in buffers of just their size, for
+// AddressSanitizer.
 #include "plan/base/words.h"
 
 #include "plan/layout/layout.h"
@@ -76,7 +77,7 @@ static int bad(Reader read, const char* text, size_t n) {
 #define LINES read_machine_line
 #define SLOW read_stragglers
 
-static void what_is_wrong_is_refused_with_its_place(void) {
+CLAIM(what_is_wrong_is_refused_with_its_place) {
     static const struct {
         Reader read;
         const char *text, *words;
@@ -162,7 +163,7 @@ static void what_is_wrong_is_refused_with_its_place(void) {
     }
 }
 
-static void lists_are_read_to_their_limits_and_no_further(void) {
+CLAIM(lists_are_read_to_their_limits_and_no_further) {
     static const struct {
         Reader read;
         const char *begin, *each;
@@ -196,7 +197,7 @@ static const char* const good[] = {
     "  rank = 1 ,\tx= 4 ; rank=2 , whole , x =2.5e0,from=7,to=20 ",
 };
 
-static void every_prefix_and_damage_of_a_good_text_is_read_or_refused(void) {
+CLAIM(every_prefix_and_damage_of_a_good_text_is_read_or_refused) {
     static const char signs[] = "0123456789.e-+ \n\t#\r_a\xff;,=x";
     for (int r = 0; r < COUNT(readers); r++) {
         size_t n = strlen(good[r]);
@@ -216,7 +217,7 @@ static void every_prefix_and_damage_of_a_good_text_is_read_or_refused(void) {
     }
 }
 
-static void very_long_texts_are_refused_at_once_and_the_words_fit(void) {
+CLAIM(very_long_texts_are_refused_at_once_and_the_words_fit) {
     static const char* const patterns[] = {"x", "a ", "rank=1,x=4,", "stage ", "tp1+", "\xff", "x=1e", "=", "9"};
     size_t n = 2000000;
     char* text = (char*)malloc(n);
@@ -235,7 +236,7 @@ static void very_long_texts_are_refused_at_once_and_the_words_fit(void) {
 
 // ---- the rules
 
-static void statements_and_words_end_where_the_rules_say(void) {
+CLAIM(statements_and_words_end_where_the_rules_say) {
     static const struct {
         char sign;
         const char *text, *words;
@@ -265,7 +266,7 @@ static void statements_and_words_end_where_the_rules_say(void) {
     }
 }
 
-static void numbers_are_read_as_written_and_printed_as_short_as_they_can_be(void) {
+CLAIM(numbers_are_read_as_written_and_printed_as_short_as_they_can_be) {
     static const char* const cases[][3] = {
         // read, as a number, as a whole one; NULL: refused
         {"5", "5", "5"},           {"-5", "-5", "-5"},    {"3e0", "3", "3"},
@@ -291,7 +292,7 @@ static void numbers_are_read_as_written_and_printed_as_short_as_they_can_be(void
         }
 }
 
-static void printing_stays_inside_its_buffer(void) {
+CLAIM(printing_stays_inside_its_buffer) {
     for (size_t bytes = 0; bytes <= 12; bytes++) {
         char* text = (char*)malloc(bytes ? bytes : 1);
         size_t n = 0;
@@ -302,13 +303,83 @@ static void printing_stays_inside_its_buffer(void) {
     }
 }
 
-int main(void) {
-    RUN(what_is_wrong_is_refused_with_its_place);
-    RUN(lists_are_read_to_their_limits_and_no_further);
-    RUN(every_prefix_and_damage_of_a_good_text_is_read_or_refused);
-    RUN(very_long_texts_are_refused_at_once_and_the_words_fit);
-    RUN(statements_and_words_end_where_the_rules_say);
-    RUN(numbers_are_read_as_written_and_printed_as_short_as_they_can_be);
-    RUN(printing_stays_inside_its_buffer);
-    return test_done();
+// ---- injected slowness; how time passes then: test_timer.c
+
+static Straggler stragglers[MOST_STRAGGLERS];
+
+CLAIM(stragglers_are_read_as_they_are_written) {
+    static const struct {
+        const char* spec;
+        int n;
+        Straggler last;
+    } cases[] = {
+        {"", 0, {0}},
+        {" \t ", 0, {0}},
+        {"rank=3,x=4", 1, {3, 4, 1, INT64_MAX, 0}},
+        {"rank=2,x=1.5,from=20,to=80,whole", 1, {2, 1.5, 20, 80, 1}},
+        {"whole,to=80,from=20,x=1.5,rank=2", 1, {2, 1.5, 20, 80, 1}},
+        {"rank=1,x=4;rank=0,to=9,x=2,whole;x=1000,rank=7,from=5", 3, {7, 1000, 5, INT64_MAX, 0}},
+        {"  rank = 1 ,\tx= 4 ; rank=2 , whole , x =2 ;", 2, {2, 2, 1, INT64_MAX, 1}},
+        {"rank=0,x=1,from=1,to=1", 1, {0, 1, 1, 1, 0}},
+        {"rank=7,x=1000,from=1000000000000,to=1000000000000", 1, {7, 1000, 1000000000000, 1000000000000, 0}},
+        {"rank=00,x=1.0009765625e0", 1, {0, 1.0009765625, 1, INT64_MAX, 0}},
+    };
+    int n;
+    for (int i = 0; i < COUNT(cases); i++) {
+        const Straggler *s = &stragglers[MAX(cases[i].n, 1) - 1], *e = &cases[i].last;
+        CHECK(straggle_parse(stragglers, &n, cases[i].spec, 8, err) == 0 && n == cases[i].n);
+        if (n > 0)
+            CHECK(s->rank == e->rank && s->x == e->x && s->from == e->from && s->to == e->to && s->whole == e->whole);
+    }
+    n = 5;
+    CHECK(straggle_parse(stragglers, &n, NULL, 8, err) == 0 && n == 0);
 }
+
+CLAIM(the_example_in_the_words_is_a_spec) {
+    char example[ERR_BYTES];
+    int n;
+    CHECK(straggle_parse(stragglers, &n, "nonsense", 8, err) == -1);
+    const char* start = strstr(err, "example: \"");
+    CHECK(start != NULL);
+    if (!start) return;
+    snprintf(example, sizeof example, "%s", start + strlen("example: \""));
+    *strchr(example, '"') = 0;
+    CHECK(straggle_parse(stragglers, &n, example, 1, err) == 0 && n == 1);
+}
+
+CLAIM(stragglers_are_slow_from_their_first_step_to_their_last_and_multiply) {
+    static const char
+        one[] = "rank=1,x=4,from=20,to=80",
+        overlapping[] =
+            "rank=1,x=2,to=10; rank=1,x=3,from=5; rank=2,x=8; rank=1,x=1.5,whole,from=8,to=8; rank=1,x=4,whole,to=8";
+    static const struct {
+        const char* spec;
+        int rank;
+        int64_t step;
+        double linear, whole;
+    } rows[] = {{one, 1, 19, 1, 1},
+                {one, 1, 20, 4, 1},
+                {one, 1, 80, 4, 1},
+                {one, 1, 81, 1, 1},
+                {one, 0, 50, 1, 1},
+                {one, 2, 50, 1, 1},
+                {"rank=1,x=4", 1, 1, 4, 1},
+                {"", 0, 1, 1, 1},
+                {"rank=1,x=4", 1, INT64_MAX, 4, 1},
+                {overlapping, 1, 1, 2, 4},
+                {overlapping, 1, 5, 6, 4},
+                {overlapping, 1, 8, 6, 6},
+                {overlapping, 1, 10, 6, 1},
+                {overlapping, 1, 11, 3, 1},
+                {overlapping, 2, 8, 8, 1},
+                {overlapping, 3, 8, 1, 1},
+                {"rank=0,x=1.5,whole", 0, 7, 1, 1.5}};
+    for (int i = 0; i < COUNT(rows); i++) {
+        int n;
+        CHECK(straggle_parse(stragglers, &n, rows[i].spec, 8, err) == 0);
+        Slowness slow = straggle_at(stragglers, n, rows[i].rank, rows[i].step);
+        CHECK(slow.linear == rows[i].linear && slow.whole == rows[i].whole);
+    }
+}
+
+int main(void) { return test_main(); }
