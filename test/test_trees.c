@@ -190,35 +190,19 @@ static double loss_of(const char* file, int ranks, int tokens, const char* optio
     return loss ? strtod(loss + 6, NULL) : NAN;
 }
 
-static void check_trees(uint64_t seed, int ranks, const char* options, const char* always, double tolerance) {
+static void check_trees(uint64_t seed, const char* options, const char* always, double tolerance) {
     write_corpus(seed);
     double flat = loss_of("flat", 1, flat_tokens, always);
-    double tree = loss_of("tree", ranks, tree_tokens, filled("%s %s", always, options));
+    double tree = loss_of("tree", 1, tree_tokens, filled("%s %s", always, options));
     CHECK_CLOSE(tree, flat, tolerance * flat);
     CHECK_CLOSE(tensors_differ(path_of("tree.grads"), path_of("flat.grads"), 1), 0, tolerance);
 }
 
 CLAIM(trees_are_their_paths_written_out_on_one_rank) {
     static const char* const ways[] = {"", "--capacity 500", "--recompute block", "--cpu-isa reference"};
-    for (int i = 0; i < COUNT(ways); i++) check_trees((uint64_t)i, 1, ways[i], "--dtype fp32", 1e-5);
-    check_trees(9, 1, "", "--dtype fp32 --arch llama --arch kv-heads=2", 1e-5);
-    check_trees(9, 1, "", "--dtype bf16", 0.05);
-}
-
-CLAIM(trees_are_their_paths_written_out_on_ranks) {
-    static const struct {
-        int ranks;
-        const char* options;
-    } ways[] = {{2, ""},
-                {3, "--capacity 260"},
-                {4, "--plan static --cp 4"},
-                {4, "--plan adaptive --capacity 200 --zero 3"},
-                {4, "--tp 2 --cp 2 --plan static"},
-                {2, "--pp 2 --capacity 400"},
-                {4, "--strategies 'tp2+2xtp1' --capacity 500"}};
-    if (!has_mpirun()) SKIP("mpirun is not here");
-    for (int i = 0; i < COUNT(ways); i++)
-        check_trees(20 + (uint64_t)i, ways[i].ranks, ways[i].options, "--dtype fp32", 1e-5);
+    for (int i = 0; i < COUNT(ways); i++) check_trees((uint64_t)i, ways[i], "--dtype fp32", 1e-5);
+    check_trees(9, "", "--dtype fp32 --arch llama --arch kv-heads=2", 1e-5);
+    check_trees(9, "", "--dtype bf16", 0.05);
 }
 
 // ---- documents that begin alike (--shared-prefix)
