@@ -4,6 +4,7 @@
 //   build/release/test/test_labels build/release/train_checked
 #include "data/docs_files.h"
 #include "test/program.h"
+#include "test/readers.h"
 #include "test/tensors.h"
 
 // ---- lines
@@ -244,12 +245,9 @@ CLAIM(labels_go_through_the_classifier_in_chunks) {
 }
 
 CLAIM(a_loss_without_what_it_needs_is_refused) {
-    const char *plain = "{\"prompt\": \"ab\", \"answers\": [\"c\", \"d\"]}\n",
-               *drawn = "{\"prompt\": \"ab\", \"answers\": [{\"text\": \"c\", \"logprobs\": [-1, -1]}]}\n",
-               *alike = "{\"prompt\": \"ab\", \"answers\": [{\"text\": \"c\", \"reference\": [-1, -1]}]}\n";
-    write_file(path_of("plain.jsonl"), plain, strlen(plain));
-    write_file(path_of("drawn.jsonl"), drawn, strlen(drawn));
-    write_file(path_of("alike.jsonl"), alike, strlen(alike));
+    put_text("plain.jsonl", "{\"prompt\": \"ab\", \"answers\": [\"c\", \"d\"]}\n");
+    put_text("drawn.jsonl", "{\"prompt\": \"ab\", \"answers\": [{\"text\": \"c\", \"logprobs\": [-1, -1]}]}\n");
+    put_text("alike.jsonl", "{\"prompt\": \"ab\", \"answers\": [{\"text\": \"c\", \"reference\": [-1, -1]}]}\n");
     static const Refusal rows[] = {
         {"--data $W/plain.jsonl --loss grpo", "document 0 & \"logprobs\"", 0},
         {"--data $W/plain.jsonl --loss dpo", "document 0 & \"reference\"", 0},
@@ -274,9 +272,7 @@ CLAIM(answers_that_are_judged_want_a_loss_by_name) {
         {"{'prompt': 'ab', 'completion': 'c'}\n{'prompt': 'ab', 'completion': 'd', 'label': false}",
          "lines have \"label\""}};
     for (int i = 0; i < COUNT(lines); i++) {
-        char text[256] = "";
-        for (const char* p = lines[i][0]; *p; p++) text[strlen(text)] = *p == '\'' ? '"' : *p;
-        write_file(path_of("judged.jsonl"), text, strlen(text));
+        put_text("judged.jsonl", quoted(lines[i][0]));
         CHECK_REFUSED(lines[i][1], "$P --data $W/judged.jsonl --context 16 --out $W/judged --steps 1");
     }
     CHECK_SH(0,
@@ -348,8 +344,7 @@ CLAIM(scores_of_a_model_that_is_not_finite_are_refused) {
 // times: the loss is log(1 + exp(shift)).
 CLAIM(a_model_prefers_what_its_reference_finds_less_likely) {
     double scores[8];
-    const char* line = "{\"prompt\": \"ab\", \"chosen\": \"cd\", \"rejected\": \"e\"}\n";
-    write_file(path_of("pair.jsonl"), line, strlen(line));
+    put_text("pair.jsonl", "{\"prompt\": \"ab\", \"chosen\": \"cd\", \"rejected\": \"e\"}\n");
     CHECK_SH(0, "$P --init test/golden/gpt2/init --context 48 --data $W/pair.jsonl --score $W/scores --dtype fp32");
     CHECK(read_scores(0, scores, 8) == 5);
     for (double shift = -2000; shift <= 2000; shift += 2000) {
@@ -357,7 +352,7 @@ CLAIM(a_model_prefers_what_its_reference_finds_less_likely) {
             "{\"prompt\": \"ab\", \"chosen\": {\"text\": \"cd\", \"reference\": [%.9g, %.9g, %.9g]}, \"rejected\": "
             "{\"text\": \"e\", \"reference\": [%.9g, %.9g]}}\n",
             scores[0] + fmin(0, shift), scores[1], scores[2], scores[3] - fmax(0, shift), scores[4]);
-        write_file(path_of("pair.jsonl"), with, strlen(with));
+        put_text("pair.jsonl", with);
         CHECK_SH(0,
                  "$P --init test/golden/gpt2/init --context 48 --data $W/pair.jsonl --val $W/pair.jsonl --loss dpo "
                  "--beta 1 --steps 1 --out $W/own --dtype fp32 --dump-grads $W/grads");
@@ -380,15 +375,12 @@ CLAIM(a_run_goes_on_with_its_loss) {
 // A tree of 28 tokens in parts of at most 24: each answer's labels count what they did.
 CLAIM(labels_of_a_split_tree_count_as_those_of_the_whole) {
     double loss[2];
-    const char* tree =
-        "{\"prompt\": \"abcdefgh\", \"answers\": ["
-        "{\"text\": \"ijk\", \"logprobs\": [-1, -2, -3, -4], \"reward\": 1}, "
-        "{\"text\": \"lmnop\", \"logprobs\": [-6, -5, -4, -3, -2, -1], \"reward\": 0, \"weight\": 0.5}, "
-        "{\"text\": \"qrstuv\", \"logprobs\": [-5, -5, -5, -5, -5, -5, -5], \"reward\": 3}]}\n"
-        "{\"prompt\": \"a\", \"answers\": [{\"text\": \"b\", \"logprobs\": [-4, -3], \"advantage\": 2}]}\n";
-    FILE* f = fopen(path_of("tree.jsonl"), "w");
-    fprintf(f, "%s", tree);
-    fclose(f);
+    put_text("tree.jsonl",
+             "{\"prompt\": \"abcdefgh\", \"answers\": ["
+             "{\"text\": \"ijk\", \"logprobs\": [-1, -2, -3, -4], \"reward\": 1}, "
+             "{\"text\": \"lmnop\", \"logprobs\": [-6, -5, -4, -3, -2, -1], \"reward\": 0, \"weight\": 0.5}, "
+             "{\"text\": \"qrstuv\", \"logprobs\": [-5, -5, -5, -5, -5, -5, -5], \"reward\": 3}]}\n"
+             "{\"prompt\": \"a\", \"answers\": [{\"text\": \"b\", \"logprobs\": [-4, -3], \"advantage\": 2}]}\n");
     for (int i = 0; i < 2; i++) {
         CHECK_SH(
             0,

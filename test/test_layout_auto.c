@@ -92,8 +92,7 @@ static double resumed_mib(const char* run) {
 }
 
 CLAIM(a_resumed_run_keeps_its_layout_and_meets_its_limit) {
-    const char* text = "tp 2\nstage layers 4 zero 3 recompute block\nstage layers 2 zero 2  # unlike\n";
-    write_text("unlike", text, strlen(text));
+    put_text("unlike", "tp 2\nstage layers 4 zero 3 recompute block\nstage layers 2 zero 2  # unlike\n");
     CHECK_SH(0, ON_RANKS "$P " TINY "--layout $W/unlike --memory 100M --out $W/kept", ranks);
     double mib = said("memory ");
     CHECK_SH(0, "rm $W/unlike");
@@ -152,12 +151,10 @@ static double table_kib(const char* name) {
 
 // Of both stages they add up to all that a rank needs, of the first one states are those of rank 0's memory table.
 CLAIM(bytes_of_layers_add_up) {
-    const char* text =
-        "tp 2\nstage layers 4\n  layers 1 tp 1 zero 3\n  layers 3 recompute block\n"
-        "stage layers 2 zero 2\n";
     double states = 0, table = 0;
     int runs = 0, n, stage = -1;
-    write_text("runs", text, strlen(text));
+    put_text("runs",
+             "tp 2\nstage layers 4\n  layers 1 tp 1 zero 3\n  layers 3 recompute block\nstage layers 2 zero 2\n");
     CHECK_SH(0, ON_RANKS "$P " TINY "--explain layout --layout $W/runs", 8);
     const char* parts[] = {"\n  parameters  ", "\n  gradients  ", "\n  first moments  ", "\n  second moments  "};
     for (int i = 0; i < COUNT(parts); i++) table += table_kib(parts[i]);
@@ -193,7 +190,7 @@ CLAIM(bytes_of_layers_add_up) {
 // stage have unlike tp, where messages hide under computing, and where half of the ranks are slow and small.
 static void write_machine(const char* text) {
     char documents[20 * 512];
-    write_text("machine", text, strlen(text));
+    put_text("machine", text);
     memset(documents, 'a', sizeof documents);
     CHECK_SH(0, "mkdir -p $W/even");
     for (int i = 0; i < 20; i++) {
@@ -285,8 +282,7 @@ CLAIM(a_list_that_is_found_takes_what_was_predicted) {
 CLAIM(groups_of_4_and_8_take_what_is_predicted) {
     write_machine(MACHINE);
     for (int tp = 2; tp <= 8; tp *= 2) {
-        char text[64];
-        write_text("played", text, (size_t)snprintf(text, sizeof text, "tp %d\nstage layers 8 zero 1\n", tp));
+        put_text("played", filled("tp %d\nstage layers 8 zero 1\n", tp));
         int status = sh(ON_RANKS "$P --device virtual --machine $W/machine --data $W/even --val $W/even " MIDDLE
                                  "--layout $W/played --capacity 16384 --plan static --explain layout",
                         8, "yes");
@@ -304,9 +300,7 @@ CLAIM(layers_of_unlike_zero_take_as_long_as_like_ones) {
     double ms[COUNT(rows)];
     write_machine(MACHINE);
     for (int i = 0; i < COUNT(rows); i++) {
-        char text[256];
-        int n = snprintf(text, sizeof text, "tp 1\nstage layers 8 zero 1\n%s", rows[i]);
-        write_text("played", text, (size_t)n);
+        put_text("played", filled("tp 1\nstage layers 8 zero 1\n%s", rows[i]));
         ms[i] = played(8, "yes", 1 << 16);
     }
     for (int i = 1; i < COUNT(rows); i++) CHECK_CLOSE(ms[i], ms[0], 1e-6 * ms[0]);
@@ -326,7 +320,7 @@ CLAIM(no_single_way_is_faster_than_what_is_found) {
                *ways[] = {"DP", "ZeRO-3", "TP", "PP", "DP+TP", "DP+PP"};
     double before = INFINITY;
     int only_found = 0;
-    write_text("machine", MACHINE, strlen(MACHINE));
+    put_text("machine", MACHINE);
     for (int i = 0; i < COUNT(memory); i++) {
         CHECK_SH(0, "%s --layout auto --memory %s --machine $W/machine --ranks 16 --model '" MIDDLE "'", simulator,
                  memory[i], "no");
@@ -351,7 +345,7 @@ CLAIM(no_single_way_is_faster_than_what_is_found) {
 // Which ranks share.
 CLAIM(a_found_layout_with_rows_shorter_than_a_document_is_predicted) {
     static const char job[] = "--machine $W/machine --ranks 16 --lengths mock";
-    write_text("machine", MACHINE, strlen(MACHINE));
+    put_text("machine", MACHINE);
     CHECK_SH(0, "%s --layout auto --memory 75M --way DP --layout-file $W/played %s --model '" MIDDLE "'", simulator,
              job, "no");
     double found = said("\nDP "), capacity = said("rows of ");
@@ -363,14 +357,13 @@ CLAIM(a_found_layout_with_rows_shorter_than_a_document_is_predicted) {
 
 // Where the machine gives ranks less than --memory; and documents that no ranks hold.
 CLAIM(what_ranks_do_not_hold_is_refused) {
-    const char* text = MACHINE "ranks 2 1 0.0001\n";
-    write_text("machine", text, strlen(text));
+    put_text("machine", MACHINE "ranks 2 1 0.0001\n");
     static const char job[] =
         "$P --device virtual --data $W/corpus --layers 4 --width 64 --heads 4 --context 128 "
         "--batch-tokens 1024 --steps 1 --threads 1 --machine $W/machine --memory 1G";
     CHECK_REFUSED(" available (of this rank, as the machine says)", ON_RANKS "%s", 4, job);
     CHECK_REFUSED("of which some have 0.1 MiB; the least needs ", ON_RANKS "%s --layout auto", 4, job);
-    write_text("machine", MACHINE, strlen(MACHINE));
+    put_text("machine", MACHINE);
     CHECK_REFUSED("2 ranks with --capacity 43 hold no doc", ON_RANKS "%s --layout auto --capacity 43", 2, job);
     CHECK_REFUSED("no group of up to 3 ranks holds more than 86", ON_RANKS "%s --layout auto --capacity 43 --tp 1", 3,
                   job);

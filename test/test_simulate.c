@@ -194,7 +194,7 @@ CLAIM(baselines_are_our_planners_held_to_less) {
 CLAIM(tensor_parallel_baselines_take_a_share_of_everything) {
     const char* free_links = "name free\nquadratic_ms 1e-6; linear_ms 0.01; heads 16; memory 40 4 1\n";
     const char* model = "--arch llama --layers 8 --width 1024 --heads 16 --vocab 32768 --arch tie=no,hidden=4096";
-    write_text("free.txt", free_links, strlen(free_links));
+    put_text("free.txt", free_links);
     write_text("long.txt", "16000\n", 6);
     const char* options = "--ranks 8 --docs 4 --batches 1 --context 16000 --overlap yes";
     CHECK(simulate("%s --machine %s/free.txt --lengths %s/long.txt --model '%s' --plans te-cp-all,tp8-cp,tp4-cp",
@@ -231,8 +231,8 @@ CLAIM(routing_and_remapping_can_be_played) {
 CLAIM(files_do_what_names_do) {
     char lengths[] = "4096\n\n 4096 \n";
     const char* machine = machine_builtin("a100-7b");
-    write_text("lengths.txt", lengths, strlen(lengths));
-    write_text("machine.txt", machine, strlen(machine));
+    put_text("lengths.txt", lengths);
+    put_text("machine.txt", machine);
     const char* options = "--ranks 8 --docs 20 --batches 1 --plans flex";
     CHECK(simulate("%s --machine a100-7b --lengths equal", options) == 1);
     double ms = rows[0].of[MEAN_MS];

@@ -192,7 +192,7 @@ CLAIM(questions_that_cannot_be_answered_are_refused) {
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     write_ragged_corpus(60, 7.6, 25);
-    write_text("fast", MACHINE, strlen(MACHINE));
+    put_text("fast", MACHINE);
     sh("sed 's/device 0.12/device 0.0078/' $W/fast > $W/tight");
     put_text("slow", MACHINE "ranks 0 1 0\nranks 3 0.5 0\nranks 4 1 0\n");
     sh("$P --data $W/corpus --layers 1 --width 32 --heads 2 --context 64 --batch-tokens 256 --steps 3 "
