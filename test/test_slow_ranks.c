@@ -1,5 +1,6 @@
 // test_slow_ranks.c - the whole program on ranks of which some are slow: what is measured of them, what is done about
-// them, and what that does to the loss. Started alone; it starts mpirun itself.
+// them, and what that does to the loss; what it wins, and how it follows who is slow, in virtual time: test_virtual.c.
+// Started alone; it starts mpirun itself.
 //
 // Slow ranks are injected (--straggle), so that how slow they are is known. Ranks share this machine's cores, where a
 // rank's times are those of its own processor time. Other programs disturb even these: a claim about times holds if it
@@ -23,7 +24,7 @@ typedef enum Field { COMPUTE, WAIT, GAMMA, SENT, TAKEN, SPEED, FIELDS } Field;
 static const char* const field_names[FIELDS] = {"compute_ms", "wait_ms", "gamma", "sent", "taken", "speed"};
 
 typedef struct Step {
-    double loss, seconds, slices, emulated;
+    double loss, seconds, slices;
     char hash[17];
     double of[FIELDS][RANKS];  // NaN: not known
 } Step;
@@ -46,11 +47,11 @@ static void read_step(void* context, const Json* json) {
     if (all->last == MOST_STEPS - 1 || !json_get(json->values, "loss_hash")) return;
     CHECK(number(json_get(json->values, "step")) == all->last + 1);
     Step* s = &all->step[++all->last];
-    const JsonValue *root = json->values, *ranks = json_get(root, "ranks"), *bytes = json_get(root, "bytes");
+    const JsonValue *root = json->values, *ranks = json_get(root, "ranks"),
+                    *bytes = json_get(root, "bytes");
     CHECK(json_text(json_get(root, "loss_hash"), s->hash, sizeof s->hash) == 0);
     s->loss = number(json_get(root, "loss"));
     s->seconds = number(json_get(root, "seconds"));
-    s->emulated = number(json_get(root, "emulated_ms"));
     s->slices = number(json_get(bytes, "slices"));
     for (int f = 0; f < FIELDS; f++) {
         const JsonValue* values = json_get(ranks, field_names[f]);
@@ -79,14 +80,12 @@ static int run_steps(int ranks, const char* options, const char* run, Step* step
 
 // ---- numbers
 
-// Of one rank in the steps first .. last; r -1: their emulated_ms.
+// Of one rank in the steps first .. last.
 static double typical(const Step* steps, int first, int last, Field field, int r) {
     double values[MOST_STEPS];
-    for (int t = first; t <= last; t++) values[t - first] = r < 0 ? steps[t].emulated : steps[t].of[field][r];
+    for (int t = first; t <= last; t++) values[t - first] = steps[t].of[field][r];
     return median_of(values, last - first + 1);
 }
-
-static double typical_emulated(const Step* steps, int first, int last) { return typical(steps, first, last, 0, -1); }
 
 // The largest difference of losses, relative.
 static double curves_differ(const Step* a, const Step* b, int last) {
@@ -237,114 +236,6 @@ CLAIM(a_lambda_of_nothing_leaves_most_out_and_a_large_one_nothing) {
     CHECK(curves_differ(steps, gpt.step, 21) > 1e-4);
 }
 
-// ---- resizing as stragglers come and go
-
-// Refreshes follow steps 5, 10, ...: a rank that is slow from step 6 on is resized from step 11 on, and what that does
-// is seen at step 15; two refreshes after a change all must have settled. A straggler of four leaves out more than
-// half. Other programs make a healthy rank look slow too, and then it leaves out a little; but never more than it was
-// seen to be late: see most_left_out. That ranks without noise leave out nothing is a claim of test_balance_loop.
-enum { REFRESH = 5 };
-
-// What rank r may leave out in step t at most: twice the share of its time by which it was later than the fastest rank
-// in the steps before the refresh (of its time linears are more than half), with what it left out then, and a tile.
-static double most_left_out(const Step* steps, int t, int r) {
-    int last = (t - 1) / REFRESH * REFRESH, first = last - REFRESH + 1;
-    double tile = 1.0 / 8, mine = 0, fastest = INFINITY;
-    if (last < REFRESH) return 0;
-    for (int other = 0; other < 4; other++) {
-        double ms = typical(steps, first, last, COMPUTE, other) / (1 - steps[last].of[GAMMA][other]);
-        fastest = MIN(fastest, ms);
-        if (other == r) mine = ms;
-    }
-    return 2 * (1 - fastest / mine) + tile;
-}
-
-static void follow_stragglers(void) {
-    enum { FIRST = 6, SECOND = 26, GONE = 41, LAST = 55 };
-    static Step steps[MOST_STEPS];
-    CHECK(run_steps(4,
-                    WIDE "--tp 4 --steps 55 --balance resize --straggle 'rank=1,x=4,from=6,to=25;rank=2,x=4,from=26,"
-                         "to=40'",
-                    "followed", steps) == LAST);
-    for (int t = 1; t <= LAST; t++) {
-        const double* gamma = steps[t].of[GAMMA];
-        int slow = t >= FIRST + 10 && t < SECOND  ? 1
-                   : t >= SECOND + 10 && t < GONE ? 2
-                                                  : 0,
-            healthy = t < FIRST || t >= GONE + 10;
-        for (int r = 0; r < 4 && (slow || healthy); r++) {
-            int is_slow = slow && r == slow;
-            double most = is_slow ? 1 : most_left_out(steps, t, r);
-            expect(gamma[r] <= most && (!is_slow || gamma[r] > 0.5), "step %d: rank %d leaves out %g, at most %g", t, r,
-                   gamma[r], most);
-        }
-    }
-    // It has settled: what is left out stays within a tile of the narrowest list, 16 of 64 columns, in half of the
-    // work.
-    expect(fabs(steps[16].of[GAMMA][1] - steps[25].of[GAMMA][1]) < 0.125, "gamma swings");
-    double others = 0, slow = typical(steps, 16, 25, COMPUTE, 1);
-    for (int r = 0; r < 4; r++) others = r == 1 ? others : MAX(others, typical(steps, 16, 25, COMPUTE, r));
-    expect(slow < 1.15 * others, "the slow rank takes %.3g ms, the others %.3g", slow, others);
-}
-
-CLAIM(what_is_left_out_follows_who_is_slow) { one_attempt_holds(follow_stragglers); }
-
-// ---- several stragglers
-
-// The least time of a step, were nothing lost and did moving cost nothing: of rank r's time as it was, the linears,
-// which are slowed x[r] times, can be divided by speed.
-static double lossless_bound(const Step* steps, int ranks, const double* x) {
-    double healthy = 0, slowest = 0, most = 1, speeds = 0;
-    int n = 0;
-    for (int r = 0; r < ranks; r++) {
-        double ms = typical(steps, 2, 5, COMPUTE, r);
-        speeds += 1 / x[r];
-        if (x[r] == 1) healthy += ms, n++;
-        if (x[r] > most) most = x[r], slowest = ms;
-    }
-    healthy /= n;
-    double linears = (slowest - healthy) / (most - 1);
-    return healthy - linears + linears * ranks / speeds;
-}
-
-// Who is much slower gets rid of more, what helpers take on makes none of them the last one, and at least half is saved
-// of what can be: tiles of 16 hidden units are a sixth of what a rank of eight has.
-static void check_several(const char* name, const char* options, int ranks, const double* x) {
-    static Step steps[MOST_STEPS];
-    double shed[RANKS], helper = 0, slow = 0, own = 1024.0 / ranks + 2 * 256.0 / ranks, tile = 16;  // in hidden units
-    CHECK(run_steps(ranks, filled(WIDE "--batch-tokens 512 --steps 21 %s", options), name, steps) == 21);
-    double before = typical_emulated(steps, 2, 5), after = typical_emulated(steps, 16, 21),
-           bound = lossless_bound(steps, ranks, x);
-    for (int r = 0; r < ranks; r++) {
-        double ms = typical(steps, 16, 21, COMPUTE, r), sent = steps[21].of[SENT][r];
-        shed[r] = sent + steps[21].of[GAMMA][r] * (own - sent);
-        if (x[r] == 1) helper = MAX(helper, ms);
-        else slow = MAX(slow, ms);
-    }
-    for (int r = 0; r < ranks; r++)
-        for (int q = 0; q < ranks; q++)
-            if (x[r] >= 2 * x[q] && x[q] > 1)
-                expect(shed[r] > shed[q] - tile, "%s: rank %d gets rid of %.0f, rank %d of %.0f", name, r, shed[r], q,
-                       shed[q]);
-    printf("    %s: %.1f ms a step, %.1f before, lossless bound %.1f; slowest helper %.1f, slowest other %.1f\n", name,
-           after, before, bound, helper, slow);
-    expect(before - after > 0.5 * (before - bound), "%s saves less than half of what can be saved", name);
-    expect(helper < 1.3 * slow, "%s: helpers are slower than those whom they help", name);
-}
-
-#define FOUR "--tp 4 --straggle 'rank=1,x=4;rank=2,x=2' "
-#define EIGHT "--tp 8 --straggle 'rank=0,x=8;rank=2,x=6;rank=5,x=4;rank=7,x=2' "
-
-static void relieve_several(void) {
-    const double four[] = {1, 4, 2, 1}, eight[] = {8, 1, 6, 1, 1, 4, 1, 2};
-    check_several("migrate-4-2", FOUR "--balance migrate", 4, four);
-    check_several("semi-4-2", FOUR "--balance semi", 4, four);
-    check_several("migrate-8-6-4-2", EIGHT "--balance migrate", 8, eight);
-    check_several("semi-8-6-4-2", EIGHT "--balance semi", 8, eight);
-}
-
-CLAIM(several_slow_ranks_are_relieved_the_slowest_most) { one_attempt_holds(relieve_several); }
-
 // ---- checkpoints
 
 static int same_decision(const Step* a, const Step* b) {
@@ -403,27 +294,6 @@ static void leave_healthy_ranks_alone(void) {
 }
 
 CLAIM(where_nobody_is_slow_nothing_is_decided_and_no_bit_changes) { one_attempt_holds(leave_healthy_ranks_alone); }
-
-// ---- without tensor parallelism
-
-#define ALONE "--width 64 --context 64 --batch-tokens 1024 --tp 1 --steps 16 --straggle rank=1,x=4,whole,from=4 "
-
-static void plan_for_slow_ranks(void) {
-    static Step off[MOST_STEPS], steps[MOST_STEPS];
-    CHECK(run_steps(4, ALONE, "alone", off) == 16);
-    CHECK(run_steps(4, ALONE "--balance semi", "planned", steps) == 16);
-    CHECK(curves_differ(steps, off, 16) < 1e-5);
-    double before = 0, after = 0;  // of the slowest
-    for (int r = 0; r < 4; r++)
-        before = MAX(before, typical(off, 11, 16, COMPUTE, r)), after = MAX(after, typical(steps, 11, 16, COMPUTE, r));
-    // With speeds 1, 1, 1, 1/4 the best is 4/3.25 of a healthy rank's time, of 4; documents do not divide evenly.
-    expect(after < 0.6 * before, "plans do not relieve the slow rank: %.3g ms, %.3g without", after, before);
-    expect(typical(steps, 11, 16, COMPUTE, 1) < 0.6 * typical(off, 11, 16, COMPUTE, 1),
-           "the slow rank has as much to do");
-    expect(steps[16].of[SPEED][1] < 0.5 * steps[16].of[SPEED][0], "the slow rank is not known to be slow");
-}
-
-CLAIM(plans_give_a_slow_rank_less) { one_attempt_holds(plan_for_slow_ranks); }
 
 // ---- what is refused
 

@@ -265,7 +265,29 @@ CLAIM(a_decision_wins_what_it_promises_within_a_tenth) {
     check_promise(4, "--balance resize --straggle rank=1,x=4");
     check_promise(4, "--balance semi --straggle rank=1,x=8");
     check_promise(8, "--straggle 'rank=0,x=8;rank=2,x=6;rank=5,x=4;rank=7,x=2'");
+    check_promise(8, "--balance semi --straggle 'rank=0,x=8;rank=2,x=6;rank=5,x=4;rank=7,x=2'");
     check_promise(4, "--arch llama,kv-heads=8 --straggle 'rank=0,x=4;rank=2,x=2'");
+}
+
+// Refreshes follow steps 5, 10, ...: a rank that is slow from step 6 on leaves out, from step 11 on, what makes it as
+// fast as the others, which leave out nothing. So the step then takes as long as without a slow rank.
+CLAIM(what_is_left_out_follows_who_is_slow) {
+    enum { LAST = 55, FIRST = 6, SECOND = 26, GONE = 41, LATER = 5 };
+    double ms[LAST], gamma[4];
+    run_on(4, "run",
+           "--layers 2 --width 1024 --heads 32 --context 1024 --capacity 8192 --batch-tokens 8192 --data $W/even "
+           "--overfit --machine h200-8b --device virtual --tp 4 --plan refresh=5 --balance resize --steps 55 "
+           "--straggle 'rank=1,x=4,from=6,to=25;rank=2,x=4,from=26,to=40'");
+    CHECK(log_values("run", "measured_ms", ms, LAST) == LAST);
+    CHECK_SH(0, "grep -o '\"gamma\": [^]]*' $W/run/log.jsonl");
+    const char* at = output;
+    for (int t = 1; t <= LAST; t++, at += strcspn(at, "\n") + 1) {
+        int slow = t < FIRST + LATER || t >= GONE + LATER ? 0 : t < SECOND + LATER ? 1 : 2;
+        CHECK(sscanf(at, "\"gamma\": [%lf, %lf, %lf, %lf", &gamma[0], &gamma[1], &gamma[2], &gamma[3]) == 4);
+        for (int r = 0; r < 4; r++) CHECK(slow && r == slow ? gamma[r] > 0.5 : gamma[r] == 0);
+        int is_settled = t < FIRST || t >= GONE || (t >= FIRST + LATER && (t < SECOND || t >= SECOND + LATER));
+        CHECK(is_settled ? ms[t - 1] < 1.1 * ms[2] : ms[t - 1] > 2 * ms[2]);
+    }
 }
 
 // A stage learns how slow its ranks are, and plans go by each data rank's slowest stage: two ranks of a third of the
