@@ -205,27 +205,6 @@ static void slices_have_the_bits_of_their_owners(void) {
     no_plan();
 }
 
-// Of a projection, whose output is summed over the group.
-static void one_rank_of_a_group_adds_the_bias_of_a_projection(void) {
-    for (uint64_t seed = 0; seed < 4; seed++) {
-        no_plan();
-        plan_both(seed);
-        set_plan(plan.active);
-        work_begin(m);
-        for (int l = 0; l < m->shape.L; l++)
-            for (int id = LINEAR_ATTPROJ; id < N_LINEARS; id += 2) {
-                Linear w = work_linear(m, (LinearId)id, l);
-                int adds[2] = {w.b != NULL, w.db != NULL};
-                MPI_Allreduce(MPI_IN_PLACE, adds, 2, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-                int has_bias = shape_has(&m->shape, HAS_LINEAR_BIAS);
-                CHECK(adds[0] == has_bias * m->comm->size * m->stages && adds[1] == adds[0]);
-            }
-        work_end(m);
-        zero_clear_grads(m);
-    }
-    no_plan();
-}
-
 // ---- FLOPs
 
 static const Kernels* plain;
@@ -317,38 +296,6 @@ static int unequal(Fate fate, float* x, float* like) {
     wanted = like, n_unequal = n_visited = 0;
     visit_elements(fate, count_unequal, x);
     return n_unequal;
-}
-
-// The gradient of a linear's input is 0 there, too: here dout and weights are what the model has, any numbers do.
-static void check_input_gradient(LinearId id) {
-    enum { N = 5 };
-    Linear w = work_linear(m, id, 0);
-    size_t width = (size_t)w.width;
-    float *dout = (float*)calloc(N * (size_t)w.OC, sizeof(float)), *dx = (float*)calloc(N * width, sizeof(float)),
-          *x = (float*)calloc(N * width, sizeof(float));
-    for (int i = 0; i < N * w.OC; i++) dout[i] = (float)random_uniform(9, (uint64_t)i) - 0.5f;
-    for (size_t i = 0; i < N * width; i++) dx[i] = 1;
-    work_backward_weight(m, id, 0, dout, x, N);
-    work_backward_input(m, id, 0, dx, dout, NULL, N);
-    CHECK(w.kept && w.K < w.width);
-    for (size_t i = 0; i < N * width; i++) CHECK((dx[i] != 0) == holds(&kept[0].columns[id], (int)(i % width)));
-    free(dout), free(dx), free(x);
-}
-
-// All ranks leave something out, because all must step together.
-static void gradients_that_were_not_computed_are_0(void) {
-    no_plan();
-    draw(0, BATCH / 4);
-    leave_out(0, 17);
-    set_plan(1);
-    step(found);
-    CHECK(unequal(LEFT_OUT, found, zeros) == 0 && n_visited > 0);
-    CHECK(unequal(COMPUTED, found, zeros) > 0.9 * n_visited);
-    work_begin(m);
-    for (int id = 0; id < N_LINEARS; id++) check_input_gradient((LinearId)id);
-    work_end(m);
-    zero_clear_grads(m);
-    no_plan();
 }
 
 // ---- updates
@@ -565,9 +512,7 @@ static void run_with(TestModel model) {
     RUN_TOGETHER(slices_that_others_compute_change_neither_loss_nor_gradients);
     if (is_masked) RUN_TOGETHER(what_stays_of_a_rank_that_gives_may_be_left_out);
     RUN_TOGETHER(slices_have_the_bits_of_their_owners);
-    RUN_TOGETHER(one_rank_of_a_group_adds_the_bias_of_a_projection);
     RUN_TOGETHER(each_of_the_three_matmuls_does_less_by_what_is_left_out);
-    if (model != OF_SHARED_KV_HEADS) RUN_TOGETHER(gradients_that_were_not_computed_are_0);
     RUN_TOGETHER(what_all_ranks_hold_stays_equal_over_resized_updates);
     if (model != OF_SHARED_KV_HEADS) RUN_TOGETHER(what_is_left_out_rests_while_the_rest_is_trained);
     if (model == A_GPT2) RUN_TOGETHER(evaluation_does_not_see_what_steps_leave_out_or_give_away);
