@@ -47,8 +47,7 @@ static void read_step(void* context, const Json* json) {
     if (all->last == MOST_STEPS - 1 || !json_get(json->values, "loss_hash")) return;
     CHECK(number(json_get(json->values, "step")) == all->last + 1);
     Step* s = &all->step[++all->last];
-    const JsonValue *root = json->values, *ranks = json_get(root, "ranks"),
-                    *bytes = json_get(root, "bytes");
+    const JsonValue *root = json->values, *ranks = json_get(root, "ranks"), *bytes = json_get(root, "bytes");
     CHECK(json_text(json_get(root, "loss_hash"), s->hash, sizeof s->hash) == 0);
     s->loss = number(json_get(root, "loss"));
     s->seconds = number(json_get(root, "seconds"));
