@@ -28,6 +28,32 @@ static int find_program(char path[DISK_PATH], Err err) {
                 own);
 }
 
+// ---- the machine
+
+// Gives a machine of alike ranks a kind for this one.
+static void slow_down(Machine* m, int rank, double pace) {
+    if (m->n_kinds) return;
+    m->n_kinds = 2;
+    m->kind_first[0] = rank, m->kind_speed[0] = pace, m->kind_gib[0] = 0;
+    m->kind_first[1] = rank + 1, m->kind_speed[1] = 1, m->kind_gib[1] = 0;
+}
+
+// Writes the machine of a question into the user's cache: measured or estimated, as `from` says. path is empty if the
+// run's own words name it. 0, or -1 with a message.
+static int write_machine(char path[DISK_PATH], char from[ERR_BYTES], const SearchQuestion* q, const Run* run, Err err) {
+    static Machine machine;
+    char name[64], text[MACHINE_TEXT];
+    path[0] = from[0] = 0;
+    if (run->config.machine && q->pace <= 0) return 0;
+    if (run_machine_of_layouts(run, q->ranks, &machine, from, err)) return -1;
+    if (q->pace > 0) slow_down(&machine, q->slow_rank, q->pace);
+    size_t n = (size_t)snprintf(text, sizeof text, "# %s\n", from);
+    n += machine_print(&machine, text + n, sizeof text - n);
+    if (n >= sizeof text) return fail(err, "a machine file of %zu bytes", n);
+    snprintf(name, sizeof name, "machine-%016" PRIx64 ".txt", hash_bytes(text, n, 0));
+    return user_cache_path(path, name, err) || user_cache_save(name, text, n, 1, err) ? -1 : 0;
+}
+
 // ---- the command
 
 static void add_word(FILE* to, const char* word) {
@@ -40,35 +66,37 @@ static void add_word(FILE* to, const char* word) {
 static void add_number(FILE* to, const char* option, double value) { fprintf(to, " %s %.0f", option, value); }
 
 // Adds the words of the run, but for options that the question sets anew, or that `without` names.
-static void add_own(FILE* to, const Run* run, const char* without) {
+static void add_own(FILE* to, const Run* run, const char* without, int names_machine) {
     static const char anew[] = ", --ranks, --threads, --memory, --layout,";
     char name[72];
     for (int i = 1, is_left_out = 0; i < run->argc; i++) {
         const char* word = run->argv[i];
         snprintf(name, sizeof name, ", %.*s,", (int)MIN(strcspn(word, "="), (size_t)64), word);
-        if (is_option_name(word)) is_left_out = strstr(anew, name) || (without && strstr(without, name));
+        if (is_option_name(word))
+            is_left_out = strstr(anew, name) || (without && strstr(without, name)) ||
+                          (names_machine && !strcmp(name, ", --machine,"));
         if (!is_left_out) add_word(to, word);
     }
 }
 
 // Returns the command, malloc'ed; NULL without memory. Ranks that share cores gain nothing from overlap.
-static char* command_of(const char* program, const SearchQuestion* q, const Run* run) {
+static char* command_of(const char* program, const char* machine, const SearchQuestion* q, const Run* run) {
     char *text = NULL, node[64];
     size_t n = 0;
     const Cluster* x = run->cluster;
     FILE* to = open_memstream(&text, &n);
     if (!to) return NULL;
-    snprintf(node, sizeof node, "node-size=%d", q->node_size);
+    snprintf(node, sizeof node, "node-size=%d", run_node_size(run, q->ranks, 1, 1));
     fputs(program, to);
     fputs(" layout", to);
-    add_own(to, run, q->without);
-    add_number(to, "--ranks", q->ranks);
+    add_own(to, run, q->without, machine[0] != 0);
+    add_number(to, "--ranks", q->ranks->size);
     add_word(to, "--plan"), add_word(to, node);
     if (run->config.threads) add_number(to, "--threads", run->config.threads);
     if (x->available.bytes) add_number(to, "--memory", (double)x->available.bytes);
     if (q->capacity) add_number(to, "--capacity", q->capacity);
     if (x->oversubscribed) fputs(" --overlap no", to);
-    if (q->machine) add_word(to, "--machine"), add_word(to, q->machine);
+    if (machine[0]) add_word(to, "--machine"), add_word(to, machine);
     add_word(to, "--layout"), add_word(to, q->layout);
     return fclose(to) ? NULL : text;
 }
@@ -121,15 +149,15 @@ static int hear(SearchAnswer* a, FILE* from, int tells, Err err) {
 }
 
 int run_ask_search(SearchAnswer* a, const SearchQuestion* q, const Run* run, Err err) {
-    char program[DISK_PATH];
+    char program[DISK_PATH], machine[DISK_PATH], from_where[ERR_BYTES];
     *a = (SearchAnswer){0};
-    if (find_program(program, err)) return -1;
-    char* command = command_of(program, q, run);
+    if (write_machine(machine, from_where, q, run, err) || find_program(program, err)) return -1;
+    char* command = command_of(program, machine, q, run);
     char* whole = command ? (char*)malloc(strlen(command) + 8) : NULL;
     if (!whole) return free(command), fail(err, "no memory for the command of the search");
     sprintf(whole, "%s 2>&1", command);
     if (q->tells) say(stdout, "search  %s", command);
-    if (q->tells && q->from) say(stdout, "        times there are %s", q->from);
+    if (q->tells && machine[0]) say(stdout, "        times there are %s", from_where);
     fflush(stdout);
     FILE* from = popen(whole, "r");
     free(command), free(whole);
@@ -139,41 +167,4 @@ int run_ask_search(SearchAnswer* a, const SearchQuestion* q, const Run* run, Err
     free(a->line), a->line = NULL;
     if (WIFSIGNALED(status)) return fail(err, "%s ended by signal %d", program, WTERMSIG(status));
     return answered || !err[0] ? fail(err, "%s ended with status %d", program, WEXITSTATUS(status)) : -1;
-}
-
-// ---- the machine
-
-// Gives a machine of alike ranks a kind for this one.
-static void slow_down(Machine* m, int rank, double pace) {
-    if (m->n_kinds) return;
-    m->n_kinds = 2;
-    m->kind_first[0] = rank, m->kind_speed[0] = pace, m->kind_gib[0] = 0;
-    m->kind_first[1] = rank + 1, m->kind_speed[1] = 1, m->kind_gib[1] = 0;
-}
-
-// Adds times of tensor-parallel groups that a probe has measured.
-static void add_groups(Machine* m, Run* run) {
-    int ranks = run->model.world->size;
-    Machine group;
-    for (int tp = 2; tp <= MIN(MOST_TP, ranks) && m->n_tp < MACHINE_TP; tp++) {
-        if (ranks % tp || tp > run->model.whole.NH || !run_machine_of_groups(run, &group, tp)) continue;
-        m->tp[m->n_tp] = tp, m->tp_token[m->n_tp] = group.cost.per_token;
-        m->tp_pair[m->n_tp] = group.cost.quadratic, m->tp_row[m->n_tp++] = cost_micro_batch(&group.cost);
-    }
-}
-
-int run_machine_of_questions(char path[DISK_PATH], char from[ERR_BYTES], Run* run, int slow_rank, double pace,
-                             Err err) {
-    static Machine machine;
-    char name[64], text[MACHINE_TEXT];
-    path[0] = from[0] = 0;
-    if (run->config.machine && pace <= 0) return 0;
-    if (run_machine_of_layouts(run, &machine, from, err)) return -1;
-    if (pace > 0) slow_down(&machine, slow_rank, pace);
-    add_groups(&machine, run);
-    size_t n = (size_t)snprintf(text, sizeof text, "# %s\n", from);
-    n += machine_print(&machine, text + n, sizeof text - n);
-    if (n >= sizeof text) return fail(err, "a machine file of %zu bytes", n);
-    snprintf(name, sizeof name, "machine-%016" PRIx64 ".txt", hash_bytes(text, n, 0));
-    return user_cache_path(path, name, err) || user_cache_save(name, text, n, 1, err) ? -1 : 0;
 }

@@ -227,35 +227,35 @@ static void find(Found* found, const Run* run) {
 
 // Views the run as if each rank had all layers, in groups of `tp`. Ranks are not joined yet, so the view holds only the
 // parts that find_machine needs.
-static void view_groups(RunView* as, const Run* run, int tp) {
+static void view_groups(RunView* as, const Run* run, Comm* ranks, int tp) {
     run_view(as, run);
     Model* m = &as->run.model;
+    m->world = m->comm = ranks;
     run_set_limits(&as->run, tp, m->world->size / tp);
     as->clock.limits.node_size = run_node_size(&as->run, m->world, tp, 1);
     as->run.settled.tp = tp, as->run.config.recompute = "none";
-    m->shape = m->whole, m->comm = m->world, m->stages = 1, m->stage = 0, m->ranks->zero.stage = 1;
+    m->shape = m->whole, m->stages = 1, m->stage = 0, m->ranks->zero.stage = 1;
     m->ranks->layout = layout_even(&m->whole, 1, 1, 1, RECOMPUTE_NONE);
 }
 
-int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], Err err) {
+int run_machine_of_layouts(const Run* run, Comm* ranks, Machine* m, char from[ERR_BYTES], Err err) {
     Found found = {0};
     RunView as;
-    view_groups(&as, run, 1);
+    view_groups(&as, run, ranks, 1);
     find_machine(&found, &as.run, run->config.machine, 1);
-    // A step's end has no time of its own: gradients and weights depend on the layout, and an update is cheap.
-    if (!run->config.machine) found.machine.cost.step = 0;
-    *machine = found.machine;
+    *m = found.machine;
     snprintf(from, ERR_BYTES, "%.500s", found.from);
-    return found.failed ? fail(err, "%s", found.err) : 0;
-}
-
-int run_machine_of_groups(Run* run, Machine* machine, int tp) {
-    Found found = {0};
-    RunView as;
-    view_groups(&as, run, tp);
-    if (run->config.machine || !find_measured(&found, &as.run)) return 0;
-    *machine = found.machine;
-    return 1;
+    if (found.failed) return fail(err, "%s", found.err);
+    if (run->config.machine) return 0;
+    m->cost.step = 0;  // gradients and weights depend on the layout, and an update is cheap
+    for (int tp = 2; tp <= MIN(MOST_TP, ranks->size) && m->n_tp < MACHINE_TP; tp++) {
+        view_groups(&as, run, ranks, tp);
+        if (ranks->size % tp || tp > run->model.whole.NH || !find_measured(&found, &as.run)) continue;
+        const Cost* group = &found.machine.cost;
+        m->tp[m->n_tp] = tp, m->tp_token[m->n_tp] = group->per_token;
+        m->tp_pair[m->n_tp] = group->quadratic, m->tp_row[m->n_tp++] = cost_micro_batch(group);
+    }
+    return 0;
 }
 
 // ---- all ranks

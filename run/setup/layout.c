@@ -21,16 +21,13 @@ typedef struct LayoutFile {
 
 // Asks, on rank 0 before ranks are joined, for the fastest layout, or list, that fits --memory. 0, or -1 with words.
 static int ask_layout(LayoutFile* file, Run* run, const Layout* otherwise) {
-    char path[DISK_PATH], from[ERR_BYTES], *err = file->words;
-    int lists_alone = !strcmp(run->config.layout, "hydraulis"), ranks = run->model.world->size;
+    char* err = file->words;
+    int lists_alone = !strcmp(run->config.layout, "hydraulis");
+    SearchQuestion q = {.layout = run->config.layout, .ranks = run->model.world, .tells = 1};
     SearchAnswer a;
     if (!run->config.memory && !lists_alone)
         return fail(err, "auto: expected --memory SIZE, found none; try --memory 4G");
     if (lists_alone) run_find_available(run);
-    if (run_machine_of_questions(path, from, run, 0, 0, err)) return -1;
-    SearchQuestion q = {.layout = run->config.layout, .ranks = ranks, .tells = 1};
-    q.node_size = run_node_size(run, run->model.world, 1, 1);
-    if (path[0]) q.machine = path, q.from = from;
     if (run_ask_search(&a, &q, run, err)) return -1;
     file->capacity = a.capacity;
     if (a.strategies) snprintf(file->strategies, sizeof file->strategies, "%s", a.strategies);
@@ -40,33 +37,24 @@ static int ask_layout(LayoutFile* file, Run* run, const Layout* otherwise) {
 }
 
 // Asks for the ms of a step of the layout at work; slow_rank computes at `pace` if that is above 0.
-static int ask_time(double* ms, Run* run, int slow_rank, double pace, int tells, Err err) {
-    char path[DISK_PATH], from[ERR_BYTES];
+static int ask_time(double* ms, const Run* run, int slow_rank, double pace, int tells, Err err) {
     const Layout* layout = &run->model.ranks->layout;
     SearchAnswer a;
     size_t room = 2 * layout_print(layout, NULL, 0) + 4;
     char* line = (char*)malloc(room);
     if (!line || !layout_print_line(layout, line, room)) return free(line), fail(err, "no memory for a layout");
-    SearchQuestion q = {.layout = line, .ranks = run->model.world->size, .tells = tells};
-    q.node_size = run_node_size(run, run->model.world, 1, 1), q.capacity = run->settled.capacity;
-    int failed = run_machine_of_questions(path, from, run, slow_rank, pace, err);
-    if (path[0]) q.machine = path, q.from = from, q.without = ", --machine,";
-    if (!failed) failed = run_ask_search(&a, &q, run, err);
+    SearchQuestion q = {line, run->settled.capacity, run->model.world, slow_rank, pace, NULL, tells};
+    int failed = run_ask_search(&a, &q, run, err);
     if (!failed) *ms = a.ms;
     free(line);
     return failed;
 }
 
-int run_layout_without(double ms[2], Run* run, int rank, double pace, Comm* rest, Err err) {
-    static RunView view;
-    char path[DISK_PATH], from[ERR_BYTES], why[ERR_BYTES];
+int run_layout_without(double ms[2], const Run* run, int rank, double pace, Comm* rest, Err err) {
+    SearchQuestion q = {.layout = "auto", .ranks = rest, .without = ", --tp, --pp, --zero,"};
     SearchAnswer a;
+    char why[ERR_BYTES];
     if (ask_time(&ms[0], run, rank, pace, 0, err)) return -1;
-    run_view(&view, run);
-    view.run.model.world = rest;
-    if (run_machine_of_questions(path, from, &view.run, 0, 0, err)) return -1;
-    SearchQuestion q = {.layout = "auto", .ranks = rest->size, .without = ", --tp, --pp, --zero, --layout,"};
-    q.node_size = run_node_size(&view.run, rest, 1, 1), q.machine = path[0] ? path : NULL;
     ms[1] = INFINITY;
     if (run_ask_search(&a, &q, run, why)) return 0;  // nothing fits
     ms[1] = a.ms;

@@ -51,7 +51,7 @@ void run_measure_limit(Run* run);  // the peaks of all ranks, each measured on i
 void run_settle_layout(Run* run);
 // Asks the search, on rank 0, for the ms of a step: ms[0] of the layout at work with `rank` at this pace, ms[1] of the
 // best one on the ranks of `rest`, which need not be open; infinite: none fits. Returns 0, or -1 with a message.
-int run_layout_without(double ms[2], Run* run, int rank, double pace, Comm* rest, Err err);
+int run_layout_without(double ms[2], const Run* run, int rank, double pace, Comm* rest, Err err);
 void run_check_layout(Run* run);  // --explain layout: prints what every stage holds, and what a step should take
 
 // ---- setup/memory.c: the memory table, a function of a run and of N tokens a row
@@ -90,11 +90,10 @@ const struct Planner* run_planner(const Run* run);  // of --plan, in its table; 
 size_t run_planning_bytes(const Run* run, const PlanLimits* limits, int max_tokens);
 int run_machine_named(const Run* run, Machine* machine, const char* name, Err err);  // a file or a name; 0, or -1
 void run_read_machine(Run* run, Machine* machine);  // --machine, as rank 0 reads it; all ranks call it together
-// Finds the machine for a search for layouts, on rank 0 before ranks are joined: as in run_find_job_cost, but of a rank
-// with the whole model (--tp 1, --pp 1, --zero 1). from: words. Returns 0, or -1 with a message.
-int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], Err err);
-// Finds it for groups of `tp` ranks. Returns 1 if --probe --tp has measured them, and no --machine is named.
-int run_machine_of_groups(Run* run, Machine* machine, int tp);
+// Finds the machine for a search for layouts on these ranks, on rank 0 before they are joined: as in run_find_job_cost,
+// but of a rank with the whole model (--tp 1, --pp 1, --zero 1), with the times of tensor-parallel groups that --probe
+// --tp has measured. from: words. Returns 0, or -1 with a message.
+int run_machine_of_layouts(const Run* run, Comm* ranks, Machine* machine, char from[ERR_BYTES], Err err);
 // Takes --machine, what --probe left for such a run, or an estimate from the measured peak. Fills probed, calibration,
 // setting.cost and groups, and opens the planner. All ranks of the job call it together.
 void run_find_job_cost(Run* run);
