@@ -13,12 +13,16 @@ typedef struct Cut {
     const int* place;  // (all that this rank owns) the inverse of kept, -1 for a column not in it
 } Cut;
 
+// Three tensors of a sublayer have parts of a unit: In and its bias have rows in each run, Out has columns.
+typedef enum UnitPart { ROWS, BIAS, COLUMNS, N_UNIT_PARTS } UnitPart;
+
 // A SublayerWork is what this rank computes of a sublayer in a layer: `stay` units of its own, then `taken` ones in the
 // order of moves, beside which nothing is left out. Columns of Out are unit_columns for each unit.
 typedef struct SublayerWork {
     int differs;  // 0: what it owns, in place
     int stay, taken;
-    Cut in, out;  // columns of In, and of Out for `stay` units
+    Cut in, out;                      // columns of In, and of Out for `stay` units
+    ParamPlace copies[N_UNIT_PARTS];  // compact ones of the three tensors
 } SublayerWork;
 
 typedef enum WorkPart {
@@ -69,9 +73,6 @@ int unit_columns(const Shape* shape, SublayerId id) {
     return shape_runs(&s, param_table[sublayers[id].weight[1]].cols).size[0];
 }
 
-// Three tensors of a sublayer have parts of a unit: In and its bias have rows in each run, Out has columns.
-typedef enum UnitPart { ROWS, BIAS, COLUMNS, N_UNIT_PARTS } UnitPart;
-
 static ParamId tensor_of(SublayerId id, int part) {
     const Sublayer* sub = &sublayers[id];
     return part == ROWS ? sub->weight[0] : part == BIAS ? sub->bias[0] : sub->weight[1];
@@ -86,15 +87,7 @@ size_t unit_elems(const Shape* shape, SublayerId id) {
     return part_elems(shape, id, ROWS, 1) + part_elems(shape, id, BIAS, 1) + part_elems(shape, id, COLUMNS, 1);
 }
 
-// ---- slabs: units of a sublayer in memory
-
-// A Slab has `total` units, seen from unit `first` on, which begins at column `column` of Out.
-typedef struct Slab {
-    char* part[N_UNIT_PARTS];  // bias: NULL where there is none
-    int total, first, column;
-    int width, stride;  // elements from one row to the next of In, of Out
-    size_t elem;        // bytes
-} Slab;
+// ---- units in memory, in the tensors that this rank owns and in its copies
 
 enum { ALIGN_ELEMS = 64 };
 
@@ -102,36 +95,25 @@ enum { ALIGN_ELEMS = 64 };
 static size_t compact_elems(const Work* work, SublayerId id, int part, int units) {
     return ROUND_UP(part_elems(&work->shape, id, part, units), (size_t)ALIGN_ELEMS);
 }
-static size_t slab_elems(const Work* work, SublayerId id, int units) {
+static size_t sublayer_elems(const Work* work, SublayerId id, int units) {
     size_t elems = 0;
     for (int i = 0; i < N_UNIT_PARTS; i++) elems += compact_elems(work, id, i, units);
     return elems;
 }
 
-static Slab compact(const Work* work, int gradients, int l, SublayerId id) {
-    const SublayerWork* w = work_of(work, l, id);
-    size_t attention = slab_elems(work, ATTENTION, work->most[ATTENTION]), mlp = slab_elems(work, MLP, work->most[MLP]);
-    Slab slab = {.total = w->stay + w->taken, .width = w->in.n, .stride = w->out.n + w->taken * work->span[id]};
-    slab.elem = gradients ? sizeof(float) : dtype_bytes(work->dt);
-    char* at = work->part[gradients ? PART_GRADS : PART_WEIGHTS];
-    at += ((size_t)l * (attention + mlp) + (id == MLP ? attention : 0)) * slab.elem;
+// Places the copies of a sublayer, whose units and columns are known.
+static void place_copies(const Work* work, SublayerWork* w, int l, SublayerId id) {
+    size_t attention = sublayer_elems(work, ATTENTION, work->most[ATTENTION]);
+    size_t at = (size_t)l * (attention + sublayer_elems(work, MLP, work->most[MLP])) + (id == MLP ? attention : 0);
+    int OC = runs_sum(unit_rows(&work->shape, id, w->stay + w->taken));
+    const int rows[] = {OC, 1, work->C}, cols[] = {w->in.n, OC, w->out.n + w->taken * work->span[id]};
     for (int i = 0; i < N_UNIT_PARTS; i++) {
         size_t elems = compact_elems(work, id, i, work->most[id]);
-        slab.part[i] = elems ? at : NULL;
-        at += elems * slab.elem;
+        if (elems)
+            w->copies[i] = (ParamPlace){rows[i], cols[i], work->part[PART_WEIGHTS] + at * dtype_bytes(work->dt),
+                                        (float*)work->part[PART_GRADS] + at};
+        at += elems;
     }
-    return slab;
-}
-
-static Slab owned(const Model* m, int gradients, int l, SublayerId id) {
-    const Work* work = m->ranks->work;
-    Slab slab = {.total = work->own[id], .width = work->C, .stride = work->own[id] * work->span[id]};
-    slab.elem = gradients ? sizeof(float) : dtype_bytes(m->dt);
-    for (int i = 0; i < N_UNIT_PARTS; i++) {
-        ParamTensor t = shape_param(&m->shape, tensor_of(id, i), l);
-        if (t.elems) slab.part[i] = gradients ? (char*)model_grads(m, t.id, l) : (char*)model_weights(m, t.id, l);
-    }
-    return slab;
 }
 
 // A Strip is rows of a matrix, `stride` elements apart.
@@ -140,21 +122,24 @@ typedef struct Strip {
     int rows, cols, stride;
 } Strip;
 
-// Lists n units from a slab's first: a strip for each run of rows or of the bias, or one of all columns; returns how
-// many.
-static int list_strips(Strip strips[MOST_RUNS], const Work* work, SublayerId id, int part, const Slab* slab, int n) {
+// Lists n units of a tensor, from its unit `first` on: a strip for each run of rows or of the bias, or one of all
+// columns; returns how many.
+static int list_strips(Strip strips[MOST_RUNS], const Work* work, SublayerId id, int part, const ParamPlace* tensor,
+                       int gradients, int first, int n) {
     Runs unit = unit_rows(&work->shape, id, 1);
-    char* at = slab->part[part];
+    size_t elem = gradients ? sizeof(float) : dtype_bytes(work->dt);
+    char* at = gradients ? (char*)tensor->grads : (char*)tensor->weights;
+    int span = work->span[id], units = (part == ROWS ? tensor->rows : tensor->cols) / runs_sum(unit);
     if (!at) return 0;
     if (part == COLUMNS) {
-        strips[0] = (Strip){at + (size_t)slab->column * slab->elem, work->C, n * work->span[id], slab->stride};
+        strips[0] = (Strip){at + (size_t)(first * span) * elem, tensor->rows, n * span, tensor->cols};
         return 1;
     }
     for (int i = 0; i < unit.n; i++) {
-        int first = slab->first * unit.size[i], rows = n * unit.size[i], width = part == BIAS ? 1 : slab->width;
-        strips[i] = (Strip){at + (size_t)first * (size_t)width * slab->elem, rows, width, width};
-        if (part == BIAS) strips[i].rows = 1, strips[i].cols = strips[i].stride = rows;
-        at += (size_t)(slab->total * unit.size[i]) * (size_t)width * slab->elem;
+        int rows = n * unit.size[i], width = part == BIAS ? 1 : tensor->cols;
+        char* begin = at + (size_t)(first * unit.size[i]) * (size_t)width * elem;
+        strips[i] = part == BIAS ? (Strip){begin, 1, rows, rows} : (Strip){begin, rows, width, width};
+        at += (size_t)(units * unit.size[i]) * (size_t)width * elem;
     }
     return unit.n;
 }
@@ -164,19 +149,19 @@ static void copy_strip(const Model* m, const Strip* to, const Strip* from, DType
         m->k->ranks->gather_rows(to->at, from->at, NULL, to->rows, to->cols, to->stride, from->stride, dt, m->s);
 }
 
-// ---- this rank's own, to the compact slab; and its gradients back, 0 for what was not computed of rows that were
+// ---- this rank's own, to the copies; and their gradients back, 0 for what was not computed of rows that were
 
 static void exchange_own(const Model* m, SublayerId id, int l, int back) {
     const RankOps* ops = m->k->ranks;
     const Work* work = m->ranks->work;
     const SublayerWork* w = work_of(work, l, id);
     DType dt = back ? DT_F32 : m->dt;
-    Slab from = owned(m, back, l, id), to = compact(work, back, l, id);
     for (int part = 0; part < N_UNIT_PARTS && w->stay > 0; part++) {
         Strip owns[MOST_RUNS], here[MOST_RUNS];
         const Cut* cut = part == ROWS ? &w->in : &w->out;
-        int n = list_strips(owns, work, id, part, &from, w->stay), whole = part == BIAS || !cut->kept;
-        list_strips(here, work, id, part, &to, w->stay);
+        int whole = part == BIAS || !cut->kept;
+        int n = list_strips(owns, work, id, part, param_place(m, tensor_of(id, part), l), back, 0, w->stay);
+        list_strips(here, work, id, part, &w->copies[part], back, 0, w->stay);
         for (int i = 0; i < n; i++) {
             const Strip *own = &owns[i], *copy = &here[i];
             if (whole) copy_strip(m, back ? own : copy, back ? copy : own, dt);
@@ -220,10 +205,9 @@ static int list_move(Holding* list, const Model* m, const Move* move, SublayerId
     int n = split_boxes(boxes, &m->whole, &only, t, tensor_of(id, part));
     if (rank == tp_rank(m)) {
         const SublayerWork* w = work_of(work, l, id);
-        Slab slab = taken ? compact(work, gradients, l, id) : owned(m, gradients, l, id);
-        slab.first = taken ? w->stay + before : id == ATTENTION ? move->head : move->first_hidden;
-        slab.column = taken ? w->out.n + before * work->span[id] : slab.first * work->span[id];
-        list_strips(strips, work, id, part, &slab, units_of((SliceCount){move->heads, move->hidden}, id));
+        const ParamPlace* tensor = taken ? &w->copies[part] : param_place(m, tensor_of(id, part), l);
+        int first = taken ? w->stay + before : id == ATTENTION ? move->head : move->first_hidden;
+        list_strips(strips, work, id, part, tensor, gradients, first, id == ATTENTION ? move->heads : move->hidden);
     }
     for (int i = 0; i < n; i++) {
         list[i] = (Holding){rank, boxes[i], 0, part == COLUMNS ? strips[i].stride : boxes[i].cols};
@@ -342,7 +326,7 @@ static Work dimensions(const Model* m, const WorkNeeds* needs) {
         work.own[id] = own_units(shape, id);
         work.most[id] = MAX(least[id], work.own[id]);
         size_t *bytes = work.bytes, elem = sizeof(float), L = (size_t)work.L;
-        size_t most = slab_elems(&work, id, work.most[id]), own = (size_t)(work.own[id] * work.span[id]);
+        size_t most = sublayer_elems(&work, id, work.most[id]), own = (size_t)(work.own[id] * work.span[id]);
         bytes[PART_WEIGHTS] += L * most * dtype_bytes(m->dt);
         bytes[PART_GRADS] += L * most * elem;
         bytes[PART_MOVING] += 2 * (size_t)work.most[id] * unit_elems(shape, id) * elem;  // given and taken
@@ -413,9 +397,10 @@ void work_set(Model* m, const WorkPlan* plan) {
     for (int i = 0; i < work->L * N_SUBLAYERS && plan->active; i++) {
         SublayerId id = (SublayerId)(i % N_SUBLAYERS);
         int stay = work->own[id] - units_of(given, id);
-        SublayerWork w = {0, stay, units_of(taken, id), {.n = work->C}, {.n = stay * work->span[id]}};
+        SublayerWork w = {0, stay, units_of(taken, id), {.n = work->C}, {.n = stay * work->span[id]}, {{0}}};
         if (plan->kept && w.taken == 0) leave_out(work, id, &w, &plan->kept[i / N_SUBLAYERS]);
         w.differs = stay < work->own[id] || w.taken > 0 || w.in.kept || w.out.kept;
+        place_copies(work, &w, i / N_SUBLAYERS, id);
         work->differs |= w.differs;
         work->cut |= w.in.kept || w.out.kept;
         work->layers[i] = w;
@@ -444,23 +429,16 @@ int work_units(const Model* m, SublayerId id, int l) {
 
 Linear work_linear(const Model* m, LinearId id, int l) {
     SublayerId sub = sublayer_of(id);
-    const ParamPlace *w = param_place(m, sublayers[sub].weight[id % 2], l),
-                     *b = param_place(m, sublayers[sub].bias[id % 2], l);
-    Linear linear = {.w = w->weights, .dw = w->grads, .OC = w->rows, .K = w->cols, .width = w->cols};
-    int adds_bias = b->cols > 0 && (is_linear_in(id) || layer_cut_rank(m, l) == 0);
-    if (adds_bias) linear.b = b->weights, linear.db = b->grads;
     const SublayerWork* now = changed(m, sub, l);
+    int is_in = is_linear_in(id), adds_bias = is_in || layer_cut_rank(m, l) == 0;
+    const ParamPlace *w = now ? &now->copies[is_in ? ROWS : COLUMNS] : param_place(m, sublayers[sub].weight[id % 2], l),
+                     *b = now && is_in ? &now->copies[BIAS] : param_place(m, sublayers[sub].bias[id % 2], l);
+    Linear linear = {.w = w->weights, .dw = w->grads, .OC = w->rows, .K = w->cols, .width = w->cols};
+    if (adds_bias && b->cols > 0) linear.b = b->weights, linear.db = b->grads;
     if (!now) return linear;
-    const Work* work = m->ranks->work;
-    Slab weights = compact(work, 0, l, sub), grads = compact(work, 1, l, sub);
-    const Cut* cut = is_linear_in(id) ? &now->in : &now->out;
-    UnitPart part = is_linear_in(id) ? ROWS : COLUMNS;
-    linear.w = weights.part[part], linear.dw = (float*)grads.part[part];
+    const Cut* cut = is_in ? &now->in : &now->out;
     linear.kept = cut->kept, linear.source = cut->place;
-    linear.K = is_linear_in(id) ? weights.width : weights.stride;
-    if (!is_linear_in(id)) linear.width = weights.total * work->span[sub];
-    else linear.OC = runs_sum(unit_rows(&m->shape, sub, weights.total));
-    if (is_linear_in(id) && linear.b) linear.b = weights.part[BIAS], linear.db = (float*)grads.part[BIAS];
+    linear.width = is_in ? m->shape.C : (now->stay + now->taken) * m->ranks->work->span[sub];
     return linear;
 }
 
