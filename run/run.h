@@ -95,8 +95,8 @@ typedef struct Cluster {
     RankReport report;  // of this rank's last step
 } Cluster;
 
-// The planners' knowledge of the machine, and where the time of steps goes. Planners run on the thread of ahead.c: see
-// ahead_start. Each strategy has a Clock of its own.
+// The planners' knowledge of the machine. Planners run on the thread of ahead.c: see ahead_start. Each strategy has a
+// Clock of its own.
 typedef struct Clock {
     PlanLimits limits;
     Setting setting;       // groups is NULL as long as no cost model is known
@@ -106,9 +106,13 @@ typedef struct Clock {
     double* paces;         // (ranks) speeds over all stages (layout_pace); setting.speeds, if one is not 1
     WeightTimes stage_weights[MOST_STAGES];
     Machine probed;  // as measured or read, nothing calibrated
-    Calibration calibration;
     void* settled;     // the state that the planner of --plan opened; NULL: there is no such planner
     Arena settled_in;  // holds that state
+} Clock;
+
+// The time of steps: where it goes, and what the cost model has learnt from it.
+typedef struct Timing {
+    Calibration calibration;
     Ahead* planner;
     double last_ms;                        // ms of the step before; 0: nothing is learnt from it
     double last_terms[CALIBRATION_TERMS];  // its terms
@@ -117,7 +121,7 @@ typedef struct Clock {
     double step_began;        // run_seconds when the step at work began
     double processor_before;  // CPU seconds of this rank's threads when it began
     HostTurns turns_before;   // the turns when the step before ended
-} Clock;
+} Timing;
 
 // The run's origin, the files that it writes, and what it tells people.
 typedef struct Books {

@@ -9,13 +9,15 @@
 typedef struct RunParts {
     Cluster cluster;
     Clock clock;
+    Timing timing;
     Books books;
     ModelRanks ranks;
     BatchPlan planned[2];
 } RunParts;
 
 static inline void run_attach(Run* run, RunParts* parts) {
-    run->cluster = &parts->cluster, run->clock = &parts->clock, run->books = &parts->books;
+    run->cluster = &parts->cluster, run->clock = &parts->clock, run->timing = &parts->timing;
+    run->books = &parts->books;
     run->books->dir.lock = run->books->pin = -1;
     run->batch.planned = &parts->planned[0], run->ahead.planned = &parts->planned[1];
     model_set_ranks(&run->model, &parts->ranks);
@@ -94,8 +96,8 @@ void run_read_machine(Run* run, Machine* machine);  // --machine, as rank 0 read
 // but of a rank with the whole model (--tp 1, --pp 1, --zero 1), with the times of tensor-parallel groups that --probe
 // --tp has measured. from: words. Returns 0, or -1 with a message.
 int run_machine_of_layouts(const Run* run, Comm* ranks, Machine* machine, char from[ERR_BYTES], Err err);
-// Takes --machine, what --probe left for such a run, or an estimate from the measured peak. Fills probed, calibration,
-// setting.cost and groups, and opens the planner. All ranks of the job call it together.
+// Takes --machine, what --probe left for such a run, or an estimate from the measured peak. Fills probed, setting.cost
+// and groups, starts the calibration, and opens the planner. All ranks of the job call it together.
 void run_find_job_cost(Run* run);
 void run_set_cost(Run* run);  // sets setting.cost and groups by probed and what calibration has learnt
 // Writes run->clock->probed to where runs like this one find it: path. Returns 0, or -1 with a message.

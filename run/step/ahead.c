@@ -36,8 +36,8 @@ static void* draw_and_plan(void* argument) {
 }
 
 void ahead_start(Run* run, int64_t step) {
-    Ahead* a = run->clock->planner;
-    if (!a) a = run->clock->planner = (Ahead*)calloc(1, sizeof *a);
+    Ahead* a = run->timing->planner;
+    if (!a) a = run->timing->planner = (Ahead*)calloc(1, sizeof *a);
     if (!a) die("no memory for the thread that plans");
     // state stays behind the step at work until that is done.
     run->ahead.after = run->config.overfit           ? (SamplerPosition){0}
@@ -57,7 +57,7 @@ void ahead_none(Run* run) {
 }
 
 double ahead_wait(Run* run) {
-    Ahead* a = run->clock->planner;
+    Ahead* a = run->timing->planner;
     double started = now_seconds();
     if (a->is_apart) pthread_join(a->thread, NULL);
     a->is_apart = 0;
@@ -69,10 +69,10 @@ double ahead_wait(Run* run) {
 }
 
 void ahead_close(Run* run) {
-    if (!run->clock->planner) return;
+    if (!run->timing->planner) return;
     ahead_wait(run);
-    free(run->clock->planner);
-    run->clock->planner = NULL;
+    free(run->timing->planner);
+    run->timing->planner = NULL;
 }
 
 // ---- what all ranks agree on
@@ -127,21 +127,21 @@ void ahead_agree(Run* run, const RankReport* report, uint64_t decided, int expla
     char err[ERR_BYTES];
     Comm* c = run->model.world;
     Cluster* x = run->cluster;
-    Clock* clock = run->clock;
+    Timing* timing = run->timing;
     BatchPlan* next = run->ahead.planned;
     PlanHash made = plan_hash_of(run, &run->ahead);
-    made.plan = hash_bytes(clock->calibration.theta, sizeof clock->calibration.theta, made.plan ^ decided);
+    made.plan = hash_bytes(timing->calibration.theta, sizeof timing->calibration.theta, made.plan ^ decided);
     made.failed = x->why[0] != 0;
     const Prediction* p = &next->made.prediction;
-    double expected = calibration_predict(&clock->calibration, next->made.terms);
+    double expected = calibration_predict(&timing->calibration, next->made.terms);
     if (run->strategies && next->made.predicted)  // what shows of rounds' weights and gradients
-        expected += MAX(0, p->step - p->makespan - clock->setting.weights.update);
+        expected += MAX(0, p->step - p->makespan - run->clock->setting.weights.update);
     Agreement mine = {made,
                       (uint64_t)interrupted,
                       (uint64_t)run->model.left,
                       (uint64_t)(save_is_written() * WRITTEN_FAR | close_is_written() * WRITTEN_CLOSE),
                       (uint64_t)save_is_due_by_clock(run),
-                      clock->last_ms,
+                      timing->last_ms,
                       next->made.predicted ? expected : NAN,
                       run_processor_seconds(run),
                       next->window,
@@ -165,8 +165,8 @@ void ahead_agree(Run* run, const RankReport* report, uint64_t decided, int expla
     if (run->strategies) strategies_expect(run, next);
     int learns = ms > 0 && explains;
     if (learns && run->strategies) strategies_learn(run, ms);
-    else if (learns) calibration_learn(&clock->calibration, clock->last_terms, ms);
-    clock->last_ms = 0;
+    else if (learns) calibration_learn(&timing->calibration, timing->last_terms, ms);
+    timing->last_ms = 0;
 }
 
 void ahead_plan_now(Run* run, uint64_t decided) {
@@ -187,8 +187,8 @@ void ahead_plan_next(Run* run) {
         return;
     }
     int learns = run->clock->setting.groups && !run->config.machine && is_due;
-    if (learns && run->strategies) strategies_set_cost(run);
-    else if (learns) run_set_cost(run);
+    for (int s = 0; s < run_layouts(run) && learns; s++) run_set_cost(run_under(run, s));
+    if (learns && run->strategies) strategies_find_choices(run);
     ahead_start(run, step + 1);
 }
 

@@ -130,7 +130,7 @@ void strategies_expect(Run* run, BatchPlan* x);
 // rank's. Jobs have unlike terms, so all ranks learn from those of the rank that should have ended last. Collective.
 double strategies_remember(Run* run, const StepRecord* r);
 void strategies_learn(Run* run, double ms);
-void strategies_set_cost(Run* run);  // takes the learnt cost into plans of all strategies; collective
+void strategies_find_choices(Run* run);  // costs and capacities of all kinds of pipelines, by Clock.groups; collective
 
 // ---- step/plan_once.c
 

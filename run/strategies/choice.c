@@ -14,8 +14,8 @@ static void add_kind(Kinds* kinds, const PipelineGroup* g, const PipelineScheme*
     kinds->group[at] = (PipelineGroup){1, g->tp, g->pp};
 }
 
-// Finds the costs and capacities of all kinds of pipelines: each rank tells those of its own groups.
-static void find_choices(Run* run) {
+// Each rank tells the costs and capacities of its own groups.
+void strategies_find_choices(Run* run) {
     Strategies* x = run->strategies;
     Comm* world = run->model.world;
     x->kinds.pool = (SchemePool){.ranks = world->size, .may_be_empty = 1};
@@ -37,19 +37,11 @@ static void find_choices(Run* run) {
 }
 
 void run_find_cost(Run* run) {
-    Strategies* x = run->strategies;
-    if (!x) {
-        run_find_job_cost(run);
-        return;
-    }
-    for (int s = 0; s < x->list.n; s++) run_find_job_cost(x->as[s]);
-    strategies_turn(run, x->now);
-    if (run->config.probe) return;
-    calibration_start(&run->clock->calibration);
-    find_choices(run);
+    for (int s = 0; s < run_layouts(run); s++) run_find_job_cost(run_under(run, s));
+    if (!run->strategies || run->config.probe) return;
+    strategies_find_choices(run);
     strategies_time_moves(run);
     strategies_know_paces(run);
-    strategies_turn(run, x->now);
 }
 
 // ---- a step
@@ -112,10 +104,10 @@ double strategies_remember(Run* run, const StepRecord* r) {
 }
 
 void strategies_learn(Run* run, double ms) {
-    Calibration* calibration = &run->clock->calibration;
+    Calibration* calibration = &run->timing->calibration;
     const Comm* world = run->model.world;
     JobTerms mine = {.start_ms = run->strategies->last_start_ms}, *all, *last;
-    if (run->clock->last_ms > 0) memcpy(mine.terms, run->clock->last_terms, sizeof mine.terms);
+    if (run->timing->last_ms > 0) memcpy(mine.terms, run->timing->last_terms, sizeof mine.terms);
     all = last = (JobTerms*)run_ask_all(run, run->model.world, &mine, sizeof mine);
     for (JobTerms* j = all; j < all + world->size; j++)
         if (calibration_predict(calibration, j->terms) + j->start_ms >
@@ -123,14 +115,4 @@ void strategies_learn(Run* run, double ms) {
             last = j;
     if (ms > last->start_ms) calibration_learn(calibration, last->terms, ms - last->start_ms);
     free(all);
-}
-
-void strategies_set_cost(Run* run) {
-    Strategies* x = run->strategies;
-    for (int s = 0; s < x->list.n; s++) {
-        x->as[s]->clock->calibration = run->clock->calibration;
-        run_set_cost(x->as[s]);
-    }
-    find_choices(run);
-    run->clock->setting = x->as[x->now]->clock->setting;
 }

@@ -153,6 +153,7 @@ static void report(const Run* run, RankReport* mine) {
 void strategies_balance(Run* run) {
     static const JobsBalance jobs = {strategies_set_paces, ready, begin, report};
     Balance* b = run->balance;
+    if (!run->strategies) return;
     b->jobs = &jobs;
     for (int s = 0; b->setting.mode == BALANCE_MIGRATE && run->training && s < run->strategies->list.n; s++) {
         Model* m = &run->strategies->as[s]->model;

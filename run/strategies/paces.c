@@ -51,7 +51,6 @@ void strategies_set_paces(Run* run, const double* speeds) {
         double* pace = x->paces + ((size_t)s + 1) * ranks;
         x->choices[s].pace = set_strategy(run, s, pace, x->paces, speeds) ? pace : NULL;
     }
-    run->clock->setting.speeds = x->as[x->now]->clock->setting.speeds;
 }
 
 void strategies_know_paces(Run* run) {

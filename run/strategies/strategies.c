@@ -135,13 +135,12 @@ static void strategies_carve(Run* run, const MemoryPlan* plan) {
 
 MemoryPlan run_plan_memory(Run* run) {
     MemoryPlan plan = {.on_host = run->model.k->on_host};
-    if (!run->strategies) return run_plan_job_memory(run);
-    for (int s = 0; s < run->strategies->list.n; s++) {
-        MemoryPlan one = run_plan_job_memory(run->strategies->as[s]);
+    for (int s = 0; s < run_layouts(run); s++) {
+        MemoryPlan one = run_plan_job_memory(run_under(run, s));
         run_widen_memory(&plan, &one);
     }
     run->books->memory_bytes = plan.total;
-    strategies_turn(run, run->strategies->now);
+    if (run->strategies) strategies_turn(run, run->strategies->now);
     return plan;
 }
 
@@ -157,13 +156,7 @@ void strategies_turn(Run* run, int strategy) {
     if (!x) return;
     const Run* as = x->as[strategy];
     x->now = strategy;
-    run->model = as->model;
-    run->settled = as->settled;
-    run->clock->limits = as->clock->limits;
-    run->clock->setting = as->clock->setting;
-    run->clock->groups = as->clock->groups;
-    run->clock->probed = as->clock->probed;
-    run->clock->settled = as->clock->settled;
+    run->model = as->model, run->settled = as->settled, run->clock = as->clock;
     run_turn_virtual(strategy);
 }
 
@@ -172,12 +165,6 @@ void run_enter_strategy(Run* run, int strategy) {
     zero_settle(&run->model);
     zero_gather(&run_under(run, strategy)->model);
     strategies_turn(run, strategy);
-}
-
-void strategies_time(Run* run, Timer* timer) {
-    Strategies* x = run->strategies;
-    for (int s = 0; s < x->list.n; s++) model_set_timer(&x->as[s]->model, timer);
-    run->model.timer = timer;
 }
 
 // ---- the end

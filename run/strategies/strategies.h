@@ -54,8 +54,7 @@ typedef struct Strategies {
 
 // Returns the layers of such a pipeline, dealt evenly. --layout, or the options, say how each runs (zero, recompute).
 Layout strategies_layout(const Run* run, const PipelineGroup* g);
-void strategies_time(Run* run, Timer* timer);  // times all Comms of all strategies
-void strategies_balance(Run* run);             // groups.c: with --balance, before memory is planned
+void strategies_balance(Run* run);  // groups.c: with --balance, before memory is planned
 
 // Fills in the prediction of the step in `batch`, from rank 0's first pass to its next.
 void strategies_predict(const Run* run, StepRecord* r);

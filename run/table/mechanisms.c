@@ -22,9 +22,9 @@
 
 static void begin_record(Run* run) {
     run->cluster->sent_before = run_sent(run);
-    run->clock->step_began = run_seconds(run);
+    run->timing->step_began = run_seconds(run);
     if (run->state.step == run->books->first_step) run->books->steps_began = now_seconds();
-    if (run->model.k->on_host) run->clock->processor_before = host_processor_seconds();
+    if (run->model.k->on_host) run->timing->processor_before = host_processor_seconds();
 }
 
 // Takes the batch that was planned ahead.
@@ -43,7 +43,7 @@ static void plan_next(Run* run) {
     // The terms follow the learnt constants; the part of weights and gradients that shows was predicted beside them.
     double shown = p->step - p->makespan - run->clock->setting.weights.update;
     r->predicted_ms =
-        now->made.predicted ? calibration_predict(&run->clock->calibration, now->made.terms) + shown : NAN;
+        now->made.predicted ? calibration_predict(&run->timing->calibration, now->made.terms) + shown : NAN;
     r->plan_stall_us = 0;
 }
 
@@ -204,10 +204,6 @@ void run_close(Run* run) {
     run->status = run->books->failed ? 1 : tells ? 128 + run->stopped_by : gives_up ? GIVEN_UP : 0;
 }
 
-static void time_strategies(Run* run) {
-    if (run->strategies) strategies_time(run, run->model.timer), strategies_balance(run);
-}
-
 // Close copies fork ranks earlier, because each rank looks for its own part, and makes room for a partner's.
 static void find_origin(Run* run) {
     if (run->config.close_copy) run_fork_ranks(run);
@@ -236,7 +232,7 @@ const Mechanism mechanisms[] = {
     {"saving", .open = run_check_saving},
     {"virtual device", .open = run_open_virtual},
     {"slow ranks", .open = balance_open, .start = give_up_open},
-    {"strategies, timed", .open = time_strategies},
+    {"strategies, slow ranks", .open = strategies_balance},
     {"memory and weights", .open = prepare, .start = start},
     {"work", .open = choose_work},
     {"record", .begin = begin_record, .end = run_end_record},
