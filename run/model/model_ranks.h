@@ -129,7 +129,7 @@ int pipeline_stage_of(const Model* m, const ParamTensor* tensor);
 // same tokens of a round as rank r - W / P, which sends it their residual stream. Stages are outermost: only the stream
 // travels between them, C elements a token and direction.
 
-// Makes the Comms of the layout and cuts m->shape, this rank's part of the model, to its stage. All ranks call it.
+// Makes the Comms between stages. All ranks call it.
 void pipeline_join(Model* m);
 
 // Begins a message of the task list, in the memory of the task's slot.

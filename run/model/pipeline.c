@@ -4,13 +4,8 @@
 // ---- stages
 
 void pipeline_join(Model* m) {
-    const Layout* layout = &m->ranks->layout;
-    int ranks = m->job->size / layout->stages, place = m->job->rank % ranks;
-    m->stages = layout->stages;
-    m->slot = 0;
-    m->stage = m->job->rank / ranks;
+    int place = m->job->rank % (m->job->size / m->stages);
     if (m->stages == 1) return;
-    m->shape = shape_stage(&m->shape, layout_first(layout, m->stage), layout_first(layout, m->stage + 1));
     int is_end = m->stage == 0 || m->stage == m->stages - 1;
     int overlap = m->job->overlap, is_tied = !shape_has(&m->whole, HAS_HEAD);
     m->ranks->pipe.comm = model_split(m, place, COMM_PIPELINE, overlap);

@@ -34,32 +34,22 @@ static Shape widest_shape(const Run* run) {
     return shape;
 }
 
-// Returns the widest linear of all layers.
-static size_t widest_linear(const Shape* shape) {
-    int most = model_widest(shape);
-    for (int l = 0; l < shape->L && shape->units; l++) {
-        Shape layer = *shape;
-        const LayerUnits* u = &shape->units[l];
-        if (l > 0 && !memcmp(u, u - 1, sizeof *u)) continue;
-        layer.heads = u->heads, layer.kv_heads = u->kv_heads, layer.hidden = u->hidden;
-        most = MAX(most, model_widest(&layer));
-    }
-    return (size_t)most;
-}
-
 // Returns the limits of the widest layer.
 static KernelLimits kernel_limits(const Run* run, Shape widest, int N) {
     const Model* m = &run->model;
-    int ranks = run->clock->limits.ranks;
+    int ranks = run->clock->limits.ranks, OC = 0;
     for (int l = 0; l < m->shape.L && m->shape.units; l++) {
         const LayerUnits* u = &m->shape.units[l];
+        Shape layer = m->shape;
         int kv_heads = heads_of_places(run, u->core_kv_heads);
+        layer.heads = u->heads, layer.kv_heads = u->kv_heads, layer.hidden = u->hidden;
+        OC = MAX(OC, model_widest(&layer));
         widest.kv_heads = MAX(widest.kv_heads, kv_heads);
-        widest.heads = MAX(widest.heads, kv_heads * shape_units(&m->shape, l).queries);
+        widest.heads = MAX(widest.heads, kv_heads * u->queries);
         widest.hidden = MAX(widest.hidden, u->hidden);
     }
     KernelLimits limits = model_limits(&widest, m->dt, &run->config, N);
-    limits.OC = MAX((int)widest_linear(&widest), widest.vocab_rows);
+    limits.OC = MAX(limits.OC, OC);
     limits.spread = ranks > 1 ? MIN(ranks, widest.kv_heads) : 1;
     if (!run->training) limits.attention = ATTENTION_OWN;  // our own attention alone reads a KV cache
     limits.oversubscribed = run->cluster->oversubscribed;
@@ -138,7 +128,7 @@ static void add_work(MemoryPlan* plan, const Run* run, const Shape* widest, int 
     int at = memory_find(plan, "sums");
     if (needs->most_heads == 0) return;
     memory_insert(plan, at, "for ranks without heads", MAX((size_t)N, C) * elem + C * sizeof(float), ON_DEVICE);
-    memory_insert(plan, at, "columns", 2 * (size_t)N * widest_linear(widest) * elem, ON_DEVICE);
+    memory_insert(plan, at, "columns", 2 * (size_t)N * (size_t)model_widest(widest) * elem, ON_DEVICE);
     memory_insert(plan, at, "slices", work_bytes(m, needs), ON_DEVICE);
 }
 
@@ -151,7 +141,7 @@ void run_carve_work(Run* run, const MemoryPlan* plan) {
     if (!slices || m->ranks->work_needs.most_heads == 0) return;
     x->work = work_open(m, &run->model.ranks->work_needs, slices);
     x->columns[0] = (char*)memory_of(plan, "columns");
-    x->columns[1] = x->columns[0] + (size_t)N * widest_linear(&widest) * dtype_bytes(m->dt);
+    x->columns[1] = x->columns[0] + (size_t)N * (size_t)model_widest(&widest) * dtype_bytes(m->dt);
     x->spent = headless;
     x->zeros = headless + (size_t)m->shape.C * sizeof(float);
 }
@@ -230,17 +220,10 @@ static const Run* part_of(ModelPart* part, const Run* run, const Layout* layout,
     part->tp = (Comm){.size = layout->tp, .rank = rank};
     part->data = (Comm){.size = copies ? copies : m->world->size / (layout->tp * layout->stages)};
     if (copies) give_owner(part, run);
-    m->ranks->split = split_even(&m->whole, layout->tp);
     m->tp = layout->tp > 1 ? &part->tp : NULL;
     m->comm = &part->data;
-    m->stages = layout->stages, m->stage = s;
     m->ranks->layout = *layout;
-    run_set_limits(&part->view.run, layout->tp, part->data.size);
-    Shape shape = split_shape(&m->whole, &m->ranks->split, rank);
-    m->shape = shape_stage(&shape, layout_first(layout, s), layout_first(layout, s + 1));
-    m->shape.shards = part->data.size;
-    layers_plan(m);
-    m->ranks->zero.stage = zero_most(m);
+    run_divide_model(&part->view.run, s);
     return &part->view.run;
 }
 

@@ -208,13 +208,12 @@ static void split_ranks(Run* run) {
     if (R > m->whole.U)
         die("--tp %d: expected at most as many ranks as hidden units, found %d; try --tp %d", R, m->whole.U,
             m->whole.U);
-    if (R * P > 1) m->comm = model_split(m, job->rank / (job->size / P) * R + t, COMM_OTHER, job->overlap);
-    if (R == 1) return;
+    int stage = job->rank / (job->size / P);
+    if (R * P > 1) m->comm = model_split(m, stage * R + t, COMM_OTHER, job->overlap);
     // Ranks that share cores would be slower with overlap: run/README.md.
-    m->tp = model_split(m, job->rank / R, COMM_TENSOR, job->overlap && !m->k->on_host);
-    m->ranks->split = split_even(&m->whole, R);
-    m->shape = split_shape(&m->whole, &m->ranks->split, t);
-    m->ranks->kv = layers_join_sharers(m, &m->ranks->split, t);
+    if (R > 1) m->tp = model_split(m, job->rank / R, COMM_TENSOR, job->overlap && !m->k->on_host);
+    run_divide_model(run, stage);
+    if (R > 1) m->ranks->kv = layers_join_sharers(m, &m->ranks->split, t);
 }
 
 void run_open_ranks(Run* run) {
@@ -234,17 +233,26 @@ void run_set_limits(Run* run, int tp, int data_ranks) {
     run->clock->limits.max_ring_docs = MIN(MAX(c->batch_tokens, c->context), 4096);
 }
 
+void run_divide_model(Run* run, int stage) {
+    Model* m = &run->model;
+    const Layout* layout = &m->ranks->layout;
+    m->ranks->split = split_even(&m->whole, layout->tp);
+    Shape part = split_shape(&m->whole, &m->ranks->split, tp_rank(m));
+    m->stages = layout->stages, m->stage = stage;
+    m->shape = shape_stage(&part, layout_first(layout, stage), layout_first(layout, stage + 1));
+    m->shape.shards = m->comm->size;
+    layers_plan(m);
+    m->ranks->zero.stage = zero_most(m);
+    run_set_limits(run, layout->tp, m->comm->size);
+}
+
 void run_join_job(Run* run) {
     Model* m = &run->model;
     split_ranks(run);
     pipeline_join(m);
     m->ranks->zero.grad_dtype = run_gradients_travel_as(run);
-    m->shape.shards = m->comm->size;
-    layers_plan(m);
     layers_join(m);
     model_set_many(m);
-    m->ranks->zero.stage = zero_most(m);
-    run_set_limits(run, run->settled.tp, m->comm->size);
     run->clock->limits.node_size = run_node_size(run, m->job, run->settled.tp, run->settled.pp);
     run->clock->limits.quadratic = row_quadratic(&m->whole);
     run->clock->groups = (GroupCost*)calloc((size_t)m->comm->size + 1, sizeof *run->clock->groups);

@@ -41,6 +41,9 @@ int run_node_of(const Run* run, const Comm* job, int rank);  // the node of a ra
 // Returns the ranks of a node as plans count them: the most data ranks such that as many, from the first of a stage on,
 // are on one node, in every stage and at every place in tensor-parallel groups (run/README.md, Nodes).
 int run_node_size(const Run* run, const Comm* job, int tp, int stages);
+// Divides the model by m->ranks->layout: this rank's part is in this stage, and at its place in m->tp; the ranks of
+// m->comm have the same.
+void run_divide_model(Run* run, int stage);
 void run_join_job(Run* run);       // divides the ranks of m->job into stages, groups and data ranks
 void run_leave_job(Run* run);      // gives that back, and what planning has settled
 void run_compare_ranks(Run* run);  // proves that all mean the same run
