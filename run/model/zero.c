@@ -30,57 +30,40 @@ int zero_most(const Model* m) {
 
 // MODEL_WEIGHTS and MODEL_GRADS hold buckets whole; from this stage on they hold this rank's pieces alone. Then a
 // bucket is whole in the array that follows (_IN_USE): layers by turns in one of two places, the ends of the model
-// after these. ZERO_IN_USE has all of that in the array that follows, kept buckets first.
-static int least_stage(const Model* m, ModelArray array) {
-    return m->ranks->zero.holds == ZERO_OWNED ? 0 : array == MODEL_GRADS ? 2 : 3;
+// after these.
+static int is_whole(const Model* m, ModelArray array, int b) {
+    return m->ranks->zero.holds != ZERO_OWNED && zero_stage_of(m, b) < (array == MODEL_GRADS ? 2 : 3);
 }
 
-// A BucketPlace counts the elements before a bucket in both arrays; `turn` is the place of a layer in use.
-typedef struct BucketPlace {
-    size_t kept, used;
-    int turn;
-} BucketPlace;
+// An ArrayPlan has the elements of such an array and of the one that follows, and the most elements of a layer that is
+// in use by turns, and of a piece of one.
+typedef struct ArrayPlan {
+    size_t kept, used, layer, piece;
+} ArrayPlan;
 
-// Returns the elements of the largest layer, and of the largest piece, among layers that are in use by turns.
-static Bucket largest_layer(const Model* m, ModelArray array) {
-    Bucket most = {0};
+// Plans an array, and places its buckets if there is a list of them.
+static ArrayPlan plan_array(const Model* m, ModelArray array, ZeroBucket* buckets) {
+    ArrayPlan plan = {0, 0, 0, 0};
     for (int b = 1; b < last_bucket(m); b++) {
-        Bucket x = shape_bucket(&m->shape, b);
-        if (zero_stage_of(m, b) < least_stage(m, array)) continue;
-        most.elems = MAX(most.elems, x.elems), most.piece = MAX(most.piece, x.piece);
+        Bucket layer = shape_bucket(&m->shape, b);
+        if (!is_whole(m, array, b))
+            plan.layer = MAX(plan.layer, layer.elems), plan.piece = MAX(plan.piece, layer.piece);
     }
-    return most;
-}
-
-// Returns the place of bucket b; after the last bucket that is the size of both arrays.
-static BucketPlace bucket_place(const Model* m, ModelArray array, int b) {
-    size_t layer = largest_layer(m, array).elems;
-    BucketPlace place = {0, 2 * layer, 0};
-    for (int i = 0; i < b; i++) {
-        Bucket x = shape_bucket(&m->shape, i);
-        int is_whole = zero_stage_of(m, i) < least_stage(m, array);
-        place.kept += is_whole ? x.elems : x.piece;
-        if (!is_whole && is_layer(m, i)) place.turn ^= 1;
-        else if (!is_whole) place.used += x.elems;
+    plan.used = 2 * plan.layer;
+    for (int b = 0, turn = 0; b <= last_bucket(m); b++) {
+        Bucket bucket = shape_bucket(&m->shape, b);
+        int whole = is_whole(m, array, b), takes_turns = !whole && is_layer(m, b);
+        BucketPlace place = {plan.kept, takes_turns ? (size_t)turn * plan.layer : plan.used, turn, whole};
+        if (buckets) buckets[b].place[array == MODEL_GRADS] = place;
+        plan.kept += whole ? bucket.elems : bucket.piece;
+        if (takes_turns) turn ^= 1;
+        else if (!whole) plan.used += bucket.elems;
     }
-    if (is_layer(m, b)) place.used = (size_t)place.turn * layer;
-    return place;
-}
-
-static BucketPlace sizes_of(const Model* m, ModelArray array) {
-    return bucket_place(m, array, shape_buckets(&m->shape));
-}
-
-// Returns the beginning of what is in use.
-static char* in_use(const Model* m, ModelArray array, size_t elem) {
-    size_t before = m->ranks->zero.holds == ZERO_IN_USE ? sizes_of(m, array).kept : 0;
-    return (char*)m->array[array + 1] + before * elem;
+    return plan;
 }
 
 // Returns the elements of gradients in use: windows, and after them two pieces that have been reduced.
-static size_t grads_in_use(const Model* m) {
-    return sizes_of(m, MODEL_GRADS).used + 2 * largest_layer(m, MODEL_GRADS).piece;
-}
+static size_t grads_in_use(const ArrayPlan* grads) { return grads->used + 2 * grads->piece; }
 
 static size_t largest_bucket(const Model* m) {
     size_t most = 0;
@@ -98,12 +81,12 @@ static int is_divided(const Model* m) { return owned_elems(m) < shape_param_elem
 void zero_sizes(const Model* m, int training, size_t bytes[N_MODEL_ARRAYS]) {
     size_t owned = owned_elems(m), elem = dtype_bytes(m->dt), fp32 = sizeof(float);
     int uses = m->ranks->zero.holds != ZERO_OWNED, casts = is_divided(m) && m->ranks->zero.grad_dtype == DT_BF16;
-    BucketPlace weights = sizes_of(m, MODEL_WEIGHTS), grads = sizes_of(m, MODEL_GRADS);
+    ArrayPlan weights = plan_array(m, MODEL_WEIGHTS, NULL), grads = plan_array(m, MODEL_GRADS, NULL);
     memset(bytes, 0, N_MODEL_ARRAYS * sizeof *bytes);
     if (m->ranks->owner) {
         zero_sizes(m->ranks->owner, training, bytes);
         bytes[MODEL_WEIGHTS_IN_USE] = (weights.kept + weights.used) * elem;
-        bytes[MODEL_GRADS_IN_USE] = training ? (grads.kept + grads_in_use(m)) * fp32 : 0;
+        bytes[MODEL_GRADS_IN_USE] = training ? (grads.kept + grads_in_use(&grads)) * fp32 : 0;
         if (training && casts && zero_most(m) > 1) bytes[MODEL_GRADS_BF16] = 2 * largest_bucket(m) * sizeof(bf16);
         return;
     }
@@ -112,38 +95,42 @@ void zero_sizes(const Model* m, int training, size_t bytes[N_MODEL_ARRAYS]) {
     if (!training) return;
     bytes[MODEL_MASTER] = has_master(m) ? owned * fp32 : 0;
     bytes[MODEL_GRADS] = grads.kept * fp32;
-    bytes[MODEL_GRADS_IN_USE] = uses ? grads_in_use(m) * fp32 : 0;
+    bytes[MODEL_GRADS_IN_USE] = uses ? grads_in_use(&grads) * fp32 : 0;
     if (uses && casts) bytes[MODEL_GRADS_BF16] = 2 * largest_bucket(m) * sizeof(bf16);
     bytes[MODEL_M] = bytes[MODEL_V] = owned * fp32;
 }
 
-// Finds the place of bucket b, whole and this rank's piece, for elements of so many bytes. Returns its turn.
-static int place_bucket(const Model* m, ModelArray array, int b, size_t elem, char** whole, char** owned) {
-    ZeroHolds holds = m->ranks->zero.holds;
-    const ZeroBucket* x = &m->ranks->zero.bucket[b];
-    BucketPlace place = bucket_place(m, array, b);
-    char* kept = (char*)m->array[holds == ZERO_IN_USE ? array + 1 : array];
+// Returns where a bucket is whole while it is in use, and in *owned where this rank's piece is kept.
+static char* place_bucket(const Model* m, ModelArray array, const ZeroBucket* x, size_t elem, char** owned) {
+    const BucketPlace* place = &x->place[array == MODEL_GRADS];
+    char *kept = (char*)m->array[array], *used = (char*)m->array[array + 1];
     size_t before = x->piece < x->elems ? (size_t)x->comm->rank * x->piece : 0;
-    if (!kept) return place.turn;
-    *whole = *owned = kept + place.kept * elem;
-    if (x->stage < least_stage(m, array)) *owned += before * elem;
-    else *whole = holds == ZERO_OWNED ? NULL : in_use(m, array, elem) + place.used * elem;
-    return place.turn;
+    if (!kept) return *owned = NULL;
+    kept += place->kept * elem;
+    *owned = kept + (place->whole ? before * elem : 0);
+    if (place->whole) return kept;
+    return m->ranks->zero.holds == ZERO_OWNED ? NULL : used + place->used * elem;
 }
 
-static void open_bucket(const Model* m, int b) {
+static void open_bucket(const Model* m, int b, const ArrayPlan* grads) {
     ZeroBucket* x = &m->ranks->zero.bucket[b];
     Bucket bucket = shape_bucket(&m->shape, b);
-    char *grads = NULL, *owned = NULL;
+    char* owned;
     x->elems = bucket.elems, x->piece = bucket.piece, x->at = bucket.at;
     x->comm = layer_data(m, b - 1);
     x->stage = zero_stage_of(m, b);
-    x->weights_place = place_bucket(m, MODEL_WEIGHTS, b, dtype_bytes(m->dt), &x->weights, &x->owned_weights);
-    x->place = place_bucket(m, MODEL_GRADS, b, sizeof(float), &grads, &owned);
-    x->grads = (float*)grads, x->owned_grads = (float*)owned;
-    if (grads && is_layer(m, b) && x->stage > 1)
-        x->reduced = (float*)in_use(m, MODEL_GRADS, sizeof(float)) + sizes_of(m, MODEL_GRADS).used +
-                     (size_t)x->place * largest_layer(m, MODEL_GRADS).piece;
+    x->weights = place_bucket(m, MODEL_WEIGHTS, x, dtype_bytes(m->dt), &x->owned_weights);
+    x->grads = (float*)place_bucket(m, MODEL_GRADS, x, sizeof(float), &owned);
+    x->owned_grads = (float*)owned;
+    if (x->grads && is_layer(m, b) && x->stage > 1)
+        x->reduced = (float*)m->array[MODEL_GRADS_IN_USE] + grads->used + (size_t)x->place[1].turn * grads->piece;
+}
+
+// What a model computes with, but does not own, is all in the arrays of what is in use: pieces and whole buckets first.
+static void divide_array(Model* m, ModelArray array, size_t kept, size_t elem) {
+    if (m->ranks->zero.holds != ZERO_IN_USE) return;
+    m->array[array] = m->array[array + 1];
+    m->array[array + 1] = (char*)m->array[array] + kept * elem;
 }
 
 static ZeroBucket* bucket_of(const Model* m, const ParamTensor* tensor) {
@@ -158,7 +145,10 @@ void zero_open(Model* m) {
     z->bucket = (ZeroBucket*)calloc((size_t)m->shape.L + 2, sizeof *z->bucket);
     model_place_params(m);
     if (!z->bucket) die("no memory for %d buckets", m->shape.L + 2);
-    for (int b = 0; b <= last_bucket(m); b++) open_bucket(m, b);
+    ArrayPlan weights = plan_array(m, MODEL_WEIGHTS, z->bucket), grads = plan_array(m, MODEL_GRADS, z->bucket);
+    divide_array(m, MODEL_WEIGHTS, weights.kept, dtype_bytes(m->dt));
+    divide_array(m, MODEL_GRADS, grads.kept, sizeof(float));
+    for (int b = 0; b <= last_bucket(m); b++) open_bucket(m, b, &grads);
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
         ParamTensor t = shape_tensor(&m->shape, i);
         ZeroBucket* x = bucket_of(m, &t);
@@ -278,9 +268,9 @@ static void end_gather(Model* m, int b) {
 static void want_layer(Model* m, int l) {
     Zero* z = &m->ranks->zero;
     const ZeroBucket* x = &z->bucket[1 + l];
-    if (z->layer_in[x->weights_place] == l) return;
+    if (z->layer_in[x->place[0].turn] == l) return;
     begin_gather(m, 1 + l);
-    z->layer_in[x->weights_place] = l;
+    z->layer_in[x->place[0].turn] = l;
 }
 
 static int is_gathered(const Model* m, int l) { return is_layer(m, 1 + l) && m->ranks->zero.bucket[1 + l].stage == 3; }
@@ -310,8 +300,8 @@ size_t zero_moving_bytes(const Model* m) {
 // Begins both hops of a move. Inside a node it is between arrays of one kind.
 static void begin_move(Model* m, const Mover mover[N_MOVE_HOPS], Moving at_work[N_MOVE_HOPS]) {
     int sums = mover[MOVE_OWNERS].kind == RESHARD_SUM;
-    char *used = (char*)m->array[sums ? MODEL_GRADS_IN_USE : MODEL_WEIGHTS_IN_USE],
-         *owned = (char*)m->array[sums ? MODEL_GRADS : MODEL_WEIGHTS];
+    ModelArray array = sums ? MODEL_GRADS : MODEL_WEIGHTS;
+    char *used = (char*)m->array[array], *owned = (char*)m->ranks->owner->array[array];
     for (int hop = 0; hop < N_MOVE_HOPS; hop++) {
         char* scratch = m->ranks->moving + scratch_bytes(mover, hop);
         char *to = sums && hop == MOVE_OWNERS ? owned : used, *from = sums || hop == MOVE_INSIDE ? used : owned;
@@ -427,7 +417,8 @@ static void end_reduce(Model* m, int b) {
 static void empty_place(Model* m, int b) {
     const ZeroBucket* x = m->ranks->zero.bucket;
     for (int other = 0; other <= last_bucket(m); other++)
-        if ((other - b) % 2 == 0 || (x[other].reduced && x[other].place == x[b].place)) end_reduce(m, other);
+        if ((other - b) % 2 == 0 || (x[other].reduced && x[other].place[1].turn == x[b].place[1].turn))
+            end_reduce(m, other);
 }
 
 // Makes the gradients of wte the sum of both, if the first and the last stage of a pipeline have it.
@@ -535,7 +526,7 @@ void zero_sum_of_squares(Model* m) {
     const ZeroBucket* x = m->ranks->zero.bucket;
     size_t owned = owned_elems(m);
     if (m->tp || m->ranks->pipe.ends) sum_of_own_squares(m);
-    else if (sizes_of(m, MODEL_GRADS).kept == owned)  // all owned gradients lie together
+    else if (plan_array(m, MODEL_GRADS, NULL).kept == owned)  // all owned gradients lie together
         m->k->sum_of_squares(m->grad_norm2, x->owned_grads, owned, m->s);
     else
         for (int b = 0; b <= last_bucket(m); b++)
@@ -544,13 +535,11 @@ void zero_sum_of_squares(Model* m) {
 
 void zero_clear_grads(Model* m) {
     const Zero* z = &m->ranks->zero;
-    size_t kept = sizes_of(m, MODEL_GRADS).kept;
-    if (z->holds == ZERO_IN_USE) {  // clears windows, too: another strategy keeps sums there
-        m->k->clear(m->array[MODEL_GRADS_IN_USE], (kept + grads_in_use(m)) * sizeof(float), m->s);
-        zero_clear_grads(m->ranks->owner);
-        return;
-    }
-    m->k->clear(m->array[MODEL_GRADS], kept * sizeof(float), m->s);
+    ArrayPlan grads = plan_array(m, MODEL_GRADS, NULL);
+    // Windows come right after, and another strategy keeps sums there.
+    size_t windows = z->holds == ZERO_IN_USE ? grads_in_use(&grads) : 0;
+    m->k->clear(m->array[MODEL_GRADS], (grads.kept + windows) * sizeof(float), m->s);
+    if (m->ranks->owner) zero_clear_grads(m->ranks->owner);
     for (int b = 0; b <= last_bucket(m); b += last_bucket(m))
         if (z->bucket[b].stage > 1) m->k->clear(z->bucket[b].grads, z->bucket[b].elems * sizeof(float), m->s);
 }

@@ -13,14 +13,21 @@
 #include "data/model_files.h"
 #include "run/model/mover.h"
 
+// A BucketPlace counts the elements before a bucket in MODEL_WEIGHTS or MODEL_GRADS, which has it whole or this rank's
+// piece of it; and in the array that follows, where it is whole while it is in use. Layers take turns there in two
+// places; `turn` is a layer's.
+typedef struct BucketPlace {
+    size_t kept, used;
+    int turn, whole;
+} BucketPlace;
+
 // A ZeroBucket is a bucket and its place while it is in use; stage 3 has layers in two places by turns.
 typedef struct ZeroBucket {
     size_t offset, elems;
-    size_t piece, at;   // elements of a rank's piece; where this rank's begins in arrays of owned ones
-    Comm* comm;         // the ranks that divide it
-    int stage;          // stage of ZeRO; 1 if one rank has it all
-    int place;          // stages 2 and 3, layers: the place of gradients in use, 0 or 1
-    int weights_place;  // stage 3, layers: the place of weights in use
+    size_t piece, at;      // elements of a rank's piece; where this rank's begins in arrays of owned ones
+    Comm* comm;            // the ranks that divide it
+    int stage;             // stage of ZeRO; 1 if one rank has it all
+    BucketPlace place[2];  // of weights, of gradients
     int first_tensor, n_tensors;
     char *weights, *owned_weights;  // dt: the whole bucket in use, and this rank's piece
     float *grads, *owned_grads;     // fp32, likewise; owned ones are complete after zero_reduce
