@@ -273,24 +273,23 @@ static int step_across(const Run* run) {
     return node;
 }
 
-// The ranks that send to each other: data ranks, or those with one place in all stages.
-typedef struct Links {
+// A Station is a table to fill: by messages over links of a kind, inside nodes or to the rank that is `step` ranks
+// further on; or by sums and gathers of all ranks of the Comm, with `node` 0.
+typedef struct Station {
+    int exists;
+    LinkTable* table;
     Comm* comm;
-    int node, step;  // ranks of a node; step_across
-} Links;
-
-static Links links_of_data(const Probe* p) {
-    return (Links){p->run->model.comm, p->run->clock->limits.node_size, step_across(p->run)};
-}
-
-static int stages_across(const Run* run) { return run_node_size(run, run->model.job, 1, 1) < run->model.job->size; }
+    LinkKind kind;
+    int node, step;
+    double part;  // the share of all bytes that a rank sends over these links
+} Station;
 
 // Lists the messages in which this rank sends `bytes`, from the lower half of the memory into the upper, and returns
 // their number.
-static int list_messages(const Probe* p, const Links* x, LinkKind kind, size_t bytes) {
+static int list_messages(const Probe* p, const Station* x, size_t bytes) {
     int ranks = x->comm->size, node = x->node, rank = x->comm->rank, n = 0;
     char* in = p->memory + p->bytes / 128 * 64;
-    if (kind == LINK_ACROSS) {
+    if (x->kind == LINK_ACROSS) {
         p->sends[0] = (Transfer){(rank + x->step) % ranks, p->memory, bytes};
         p->receives[0] = (Transfer){(rank + ranks - x->step) % ranks, in, bytes};
         return 1;
@@ -306,33 +305,24 @@ static int list_messages(const Probe* p, const Links* x, LinkKind kind, size_t b
     return n;
 }
 
-// A table to fill, by messages over links, or by sums and gathers of a Comm.
-typedef struct Timed {
-    const Links* links;
-    LinkKind kind;
-    Comm* sums;   // NULL: messages
-    double part;  // the share of all bytes that a rank sends over these links
-    LinkTable* table;
-} Timed;
-
 // Returns the ms of a message, or the mean of a reduce-scatter and an all-gather; the same on all ranks.
-static double time_once(const Probe* p, const Timed* x, size_t bytes, int times) {
+static double time_once(const Probe* p, const Station* x, size_t bytes, int times) {
     Model* m = &p->run->model;
-    Comm* c = x->sums ? x->sums : x->links->comm;
-    int n = x->sums ? 0 : list_messages(p, x->links, x->kind, bytes);
+    Comm* c = x->comm;
+    int sums = x->node == 0, n = sums ? 0 : list_messages(p, x, bytes);
     size_t elems = bytes / (size_t)c->size / sizeof(float);
     double began = begin(p);
     for (int i = 0; i < times && n > 0; i++) comm_send_receive(c, p->sends, n, p->receives, n, m->s);
-    for (int i = 0; i < times && x->sums; i++) {
+    for (int i = 0; i < times && sums; i++) {
         char* own = p->memory + (size_t)c->rank * elems * sizeof(float);
         comm_reduce_scatter(c, own, p->memory, elems, DT_F32, m->s);
         comm_all_gather(c, p->memory, own, elems, DT_F32, m->s);
     }
-    return end(p, c, began) / times / (x->sums ? 2 : 1);
+    return end(p, c, began) / times / (sums ? 2 : 1);
 }
 
 // Times 1 KiB to 64 MiB, as far as memory goes and while messages are not too slow to wait for.
-static void fill_table(const Probe* p, const Timed* x) {
+static void fill_table(const Probe* p, const Station* x) {
     enum { BATCHES = 5 };
     const double batch_ms = 15, slow_ms = 250;
     LinkTable* table = x->table;
@@ -348,39 +338,34 @@ static void fill_table(const Probe* p, const Timed* x) {
     }
 }
 
-static void time_link(const Probe* p, const Links* x, LinkKind kind) {
-    fill_table(p, &(Timed){x, kind, NULL, 1, &p->cost->link[kind]});
+// Returns the ranks of this stage and this rank's node, with one place in their groups; NULL: it is alone there.
+static Comm* split_node(const Model* m, int node) {
+    int stage = m->job->rank / (m->job->size / m->stages);
+    int color = stage * m->job->size + m->comm->rank / node * tp_size(m) + tp_rank(m);
+    return MIN(node, m->comm->size) > 1 ? model_split(m, color, COMM_OTHER, 0) : NULL;
 }
 
-// Times sums inside every node at the same time, and among all data ranks if they are on several nodes.
-static void time_sums(const Probe* p) {
-    const Model* m = &p->run->model;
-    Comm* all = m->comm;
-    int node = p->run->clock->limits.node_size, ranks = all->size, m_nodes = CEIL_DIV(ranks, node),
-        k = MIN(node, ranks);
-    for (int kind = 0; kind < N_LINKS; kind++) p->cost->sum[kind].n = 0;
-    if (k > 1) {
-        int color =
-            m->job->rank / (m->job->size / m->stages) * m->job->size + all->rank / node * tp_size(m) + tp_rank(m);
-        Comm* inside = model_split(m, color, COMM_OTHER, 0);
-        fill_table(p, &(Timed){NULL, LINK_INSIDE, inside, (k - 1.0) / k, &p->cost->sum[LINK_INSIDE]});
-        inside->table->close(inside);
-    }
-    if (m_nodes > 1)
-        fill_table(p, &(Timed){NULL, LINK_ACROSS, all, (m_nodes - 1.0) / m_nodes / k, &p->cost->sum[LINK_ACROSS]});
-}
-
+// Stages send to each other where data ranks tell nothing of such links. Sums are timed inside every node at the same
+// time, and among all data ranks if they are on several nodes.
 static void time_links(const Probe* p) {
-    const Run* run = p->run;
-    int ranks = run->clock->limits.ranks, node = run->clock->limits.node_size, P = run->model.stages;
-    Links data = links_of_data(p);
-    p->cost->link[LINK_INSIDE].n = p->cost->link[LINK_ACROSS].n = 0;
-    if (ranks > 1 && node > 1) time_link(p, &data, LINK_INSIDE);
-    if (ranks > node) time_link(p, &data, LINK_ACROSS);
-    LinkKind kind = P > 1 && stages_across(run) ? LINK_ACROSS : LINK_INSIDE;
-    Links stages = {run->model.ranks->pipe.comm, P, 1};
-    if (P > 1 && p->cost->link[kind].n == 0) time_link(p, &stages, kind);
-    time_sums(p);
+    const Model* m = &p->run->model;
+    Cost* cost = p->cost;
+    int ranks = m->comm->size, node = p->run->clock->limits.node_size, step = step_across(p->run);
+    int nodes = CEIL_DIV(ranks, node), k = MIN(node, ranks), P = m->stages;
+    int across = run_node_size(p->run, m->job, 1, 1)<m->job->size, inside = ranks> 1 && node > 1;
+    Comm* of_node = split_node(m, node);
+    const Station stations[] = {
+        {inside, &cost->link[LINK_INSIDE], m->comm, LINK_INSIDE, node, step, 1},
+        {nodes > 1, &cost->link[LINK_ACROSS], m->comm, LINK_ACROSS, node, step, 1},
+        {P > 1 && !across && !inside, &cost->link[LINK_INSIDE], m->ranks->pipe.comm, LINK_INSIDE, P, 1, 1},
+        {P > 1 && across && nodes == 1, &cost->link[LINK_ACROSS], m->ranks->pipe.comm, LINK_ACROSS, P, 1, 1},
+        {k > 1, &cost->sum[LINK_INSIDE], of_node, LINK_INSIDE, 0, 0, (k - 1.0) / k},
+        {nodes > 1, &cost->sum[LINK_ACROSS], m->comm, LINK_ACROSS, 0, 0, (nodes - 1.0) / nodes / k},
+    };
+    for (int kind = 0; kind < N_LINKS; kind++) cost->link[kind].n = cost->sum[kind].n = 0;
+    for (int i = 0; i < COUNT(stations); i++)
+        if (stations[i].exists) fill_table(p, &stations[i]);
+    if (of_node) of_node->table->close(of_node);
 }
 
 // ---- layouts
@@ -416,8 +401,8 @@ static double time_beside(const Probe* p, int n, size_t bytes) {
     Comm* c = m->comm;
     const PlanLimits* limits = &p->run->clock->limits;
     LinkKind kind = limits->ranks > limits->node_size ? LINK_ACROSS : LINK_INSIDE;
-    Links data = links_of_data(p);
-    int messages = bytes ? list_messages(p, &data, kind, bytes) : 0;
+    Station data = {1, NULL, c, kind, limits->node_size, step_across(p->run), 1};
+    int messages = bytes ? list_messages(p, &data, bytes) : 0;
     double least = INFINITY;
     for (int i = 0; i < LAYOUT_TIMES; i++) {
         Request request = 0;
