@@ -98,24 +98,21 @@ int run_save_machine(const Run* run, char path[DISK_PATH], Err err) {
 
 // ---- reading
 
-// Parses a machine, which must have times of a rank alone; a file for whole pipelines (--strategies) may lack them.
-static int parse_machine(Machine* machine, const char* text, size_t n, const char* name, int is_for_pipelines,
-                         Err err) {
+// Reads a machine from a file, or from the text of one that is built in. It must have times of a rank alone; one for
+// whole pipelines (--strategies) may lack them.
+static int read_machine(Machine* machine, const char* name, const char* builtin, int is_for_pipelines, Err err) {
+    enum { MOST_BYTES = 1 << 20 };
     char words[ERR_BYTES];
     const Cost* cost = &machine->cost;
-    if (machine_parse(machine, text, n, words)) return fail(err, "%s: %s", name, words);
+    size_t n = builtin ? strlen(builtin) : 0;
+    char* text = builtin ? strdup(builtin) : disk_read_file(name, MOST_BYTES, &n, err);
+    if (!text) return -1;
+    int failed = machine_parse(machine, text, n, words);
+    free(text);
+    if (failed) return fail(err, "%s: %s", name, words);
     if (cost->per_token > 0 || cost->quadratic > 0 || (is_for_pipelines && machine->n_schemes > 0)) return 0;
     return fail(err, "%s: a rank alone has no times here, expected linear_ms or quadratic_ms%s", name,
                 machine->n_schemes > 0 ? "; it has times of whole pipelines, for --strategies" : "");
-}
-
-static int read_machine(Machine* machine, const char* path, int is_for_pipelines, Err err) {
-    enum { MOST_BYTES = 1 << 20 };
-    size_t n = 0;
-    char* text = disk_read_file(path, MOST_BYTES, &n, err);
-    int failed = !text || parse_machine(machine, text, n, path, is_for_pipelines, err);
-    free(text);
-    return failed ? -1 : 0;
 }
 
 int run_machine_named(const Run* run, Machine* machine, const char* name, Err err) {
@@ -126,9 +123,7 @@ int run_machine_named(const Run* run, Machine* machine, const char* name, Err er
     if (!text && access(name, F_OK))
         return fail(err, "--machine %s: no such file, and no machine of this name; there are %s", name,
                     machine_names());
-    int failed = text ? parse_machine(machine, text, strlen(text), name, is_for_pipelines, words)
-                      : read_machine(machine, name, is_for_pipelines, words);
-    return failed ? fail(err, "--machine: %s", words) : 0;
+    return read_machine(machine, name, text, is_for_pipelines, words) ? fail(err, "--machine: %s", words) : 0;
 }
 
 // ---- a machine's constants for this run
@@ -142,10 +137,6 @@ static void divide_among_ranks(Cost* cost, const Model* m) {
     }
     layout_divide_cost(cost, &m->whole, &m->ranks->layout, m->tp ? &m->ranks->split : NULL, (int)dtype_bytes(m->dt),
                        most, m->tp && m->tp->overlap);
-}
-
-static int has_schemes_only(const Machine* machine) {
-    return machine->n_schemes > 0 && machine->cost.per_token <= 0 && machine->cost.quadratic <= 0;
 }
 
 // ---- rank 0's search
@@ -164,7 +155,7 @@ static int find_measured(Found* found, const Run* run) {
     describe(run, text, name);
     if (user_cache_path(path, name, err)) return 0;
     int missing = user_cache_check(name, err);
-    if (!missing) missing = read_machine(&found->machine, path, 0, err);
+    if (!missing) missing = read_machine(&found->machine, path, NULL, 0, err);
     if (missing < 0) warn("%s; going on with an estimate, --probe measures anew", err);
     snprintf(found->from, sizeof found->from, "measured, %s", path);
     return !missing;
@@ -212,7 +203,8 @@ static void find(Found* found, const Run* run) {
     const char* named = run->config.probe ? NULL : run->config.machine;
     find_machine(found, run, named, !run->config.probe);
     if (!named || found->failed) return;
-    if (has_schemes_only(machine)) {  // a rank in plans is a pipeline, with all that its ranks send each other
+    // A rank in plans is a pipeline then, with all that its ranks send each other.
+    if (cost->per_token <= 0 && cost->quadratic <= 0) {
         const Scheme* s = machine_scheme(machine, tp_size(m), m->stages);
         if (!s)
             found->failed =
