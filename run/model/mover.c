@@ -5,7 +5,9 @@
 
 #include "kernels/rank_ops.h"
 
-int mover_waves(const Mover* mover) { return mover->is_plain ? shape_buckets(&mover->whole) : mover->transfers.waves; }
+static int waves_of(const Mover* mover) {
+    return mover->is_plain ? shape_buckets(&mover->whole) : mover->transfers.waves;
+}
 
 static size_t slice_elems(const Slice* slice) { return (size_t)slice->rows * (size_t)slice->cols; }
 static int is_cast(const Mover* mover) { return mover->wire != mover->dt; }
@@ -41,7 +43,7 @@ static int count_slices(const Messages* messages) {
 
 // Places the scratch of waves. If it is short, even waves share one place and odd waves the other.
 static void place_waves(Mover* mover) {
-    int waves = mover_waves(mover);
+    int waves = waves_of(mover);
     size_t most = 0, elems = 0;
     for (int w = 0; w < waves; w++) most = MAX(most, wave_elems(mover, w));
     for (int w = 0; w <= waves; w++) {
@@ -63,7 +65,7 @@ Mover mover_open(const Model* m, Comm* world, ReshardKind kind, CommPurpose purp
         const Wave* wave = &mover.transfers.wave[w];
         mover.slices = MAX(mover.slices, count_slices(&wave->sends) + count_slices(&wave->receives));
     }
-    mover.scratch_at = TAKE(arena, size_t, mover_waves(&mover) + 1);
+    mover.scratch_at = TAKE(arena, size_t, waves_of(&mover) + 1);
     if (arena_check(arena, err)) die("a move of %s: %s", what, err);
     place_waves(&mover);
     return mover;
@@ -76,7 +78,7 @@ void mover_post(Mover* mover, DType wire, int two) {
 
 // Returns scratch in elements of dt.
 static size_t waves_elems(const Mover* mover) {
-    size_t elems = mover->scratch_at[mover_waves(mover)];
+    size_t elems = mover->scratch_at[waves_of(mover)];
     return CEIL_DIV(elems * dtype_bytes(mover->wire), dtype_bytes(mover->dt));
 }
 
@@ -100,24 +102,21 @@ static void copy_rows(const Moving* x, char* to, int ldo, const char* from, int 
     mover->k->ranks->gather_rows(to, from, NULL, slice->rows, slice->cols, ldo, ldx, mover->dt, mover->s);
 }
 
-// to += from, which is packed. Rows with gaps between them are added in a packed copy, because `add` knows no rows.
-static void add_rows(const Moving* x, char* to, const char* from, const Slice* slice) {
-    int tight = is_tight(slice);
-    char* sum = tight ? to : slice_buffer(x, 0);
-    if (!tight) copy_rows(x, sum, slice->cols, to, slice->stride, slice);
-    x->mover->k->add(sum, sum, from, slice_elems(slice), x->mover->dt, x->mover->s);
-    if (!tight) copy_rows(x, to, slice->stride, sum, slice->cols, slice);
-}
-
 static void pack(const Moving* x, char* packed, const Slice* slice) {
     copy_rows(x, packed, slice->cols, at(x, (char*)x->from, slice->at), slice->stride, slice);
 }
 
-// Moves a packed slice to its place.
+// Moves a packed slice to its place, or adds it there. `add` knows no rows, so that those with gaps between them are
+// added in a packed copy.
 static void put(const Moving* x, const char* packed, const Slice* slice) {
-    char* to = at(x, x->to, slice->at);
-    if (x->mover->kind == RESHARD_SUM) add_rows(x, to, packed, slice);
-    else copy_rows(x, to, slice->stride, packed, slice->cols, slice);
+    char *to = at(x, x->to, slice->at), *sum = is_tight(slice) ? to : slice_buffer(x, 0);
+    if (x->mover->kind == RESHARD_COPY) {
+        copy_rows(x, to, slice->stride, packed, slice->cols, slice);
+        return;
+    }
+    if (sum != to) copy_rows(x, sum, slice->cols, to, slice->stride, slice);
+    x->mover->k->add(sum, sum, packed, slice_elems(slice), x->mover->dt, x->mover->s);
+    if (sum != to) copy_rows(x, to, slice->stride, sum, slice->cols, slice);
 }
 
 // Moves what this rank has and keeps, which is a message to itself.
@@ -130,7 +129,7 @@ static void put_own(const Moving* x, const Message* sent, const Message* receive
     }
 }
 
-// Returns a slice as it travels: in a packed copy, or in its place.
+// Packs a slice as it travels, and puts one that has come to its place.
 static void pack_sent(const Moving* x, char* packed, const Slice* slice) {
     const Mover* mover = x->mover;
     char* here = is_cast(mover) ? slice_buffer(x, 1) : packed;
@@ -233,27 +232,24 @@ static Request begin_collective(const Moving* x, int w) {
     return c->table->begin_reduce_scatter(c, copied_piece(x, w, &b), copy, b.piece, mover->wire, mover->s);
 }
 
-static void end_collective(const Moving* x, int w) {
-    const Mover* mover = x->mover;
-    BucketHere b = bucket_here(x, w);
-    if (is_cast(mover)) mover->k->ranks->cast(b.own, mover->dt, copied_piece(x, w, &b), mover->wire, b.piece, mover->s);
-}
-
 // Gradients leave from the last bucket on.
 static int wave_of(const Moving* x, int i) {
     const Mover* mover = x->mover;
-    return mover->is_posted && mover->kind == RESHARD_SUM ? mover_waves(mover) - 1 - i : i;
+    return mover->is_posted && mover->kind == RESHARD_SUM ? waves_of(mover) - 1 - i : i;
 }
 
 static void end_wave(Moving* x, int w) {
-    Comm* c = x->mover->world;
-    if (x->under_way[w]) c->table->end(c, x->under_way[w], x->mover->s);
-    if (x->mover->is_plain) end_collective(x, w);
-    else put_messages(x, w);
+    const Mover* mover = x->mover;
+    Comm* c = mover->world;
+    if (x->under_way[w]) c->table->end(c, x->under_way[w], mover->s);
+    if (!mover->is_plain) put_messages(x, w);
+    if (!mover->is_plain || !is_cast(mover)) return;
+    BucketHere b = bucket_here(x, w);
+    mover->k->ranks->cast(b.own, mover->dt, copied_piece(x, w, &b), mover->wire, b.piece, mover->s);
 }
 
 void mover_begin(Moving* x, const Mover* mover, char* to, const char* from, char* scratch) {
-    int waves = mover_waves(mover);
+    int waves = waves_of(mover);
     *x = (Moving){.mover = mover, .to = to, .from = from, .scratch = scratch};
     x->list = (Transfer*)malloc(sizeof(Transfer) * ((size_t)mover->slices + 1));
     x->under_way = (Request*)calloc((size_t)waves + 1, sizeof(Request));
@@ -278,7 +274,7 @@ void mover_arrive(Moving* x, int n) {
 }
 
 void mover_end(Moving* x) {
-    int waves = mover_waves(x->mover);
+    int waves = waves_of(x->mover);
     mover_advance(x, waves);
     mover_arrive(x, waves);
     free(x->list);

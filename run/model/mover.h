@@ -46,7 +46,6 @@ Mover mover_open(const Model* m, Comm* world, ReshardKind kind, CommPurpose purp
                  const Holdings* to, Arena* arena);
 // mover_post follows mover_open: all waves may be under way, not the last two alone, and elements travel as `wire`.
 void mover_post(Mover* mover, DType wire, int two);
-int mover_waves(const Mover* mover);
 // Returns scratch in elements of dt: what is packed of two waves, or of all, and two slices on their way into a sum.
 size_t mover_scratch(const Mover* mover);
 // Moves from one array of this rank to another; RESHARD_SUM adds to `to`. All ranks of `world` call it.

@@ -14,10 +14,6 @@ void pipeline_join(Model* m) {
 
 // ---- messages
 
-static size_t row_bytes(const Model* m, const Row* row) {
-    return (size_t)row->own * (size_t)m->shape.C * dtype_bytes(m->dt);
-}
-
 static void end(Model* m, Request* request) {
     if (*request) m->ranks->pipe.comm->table->end(m->ranks->pipe.comm, *request, m->s);
     *request = 0;
@@ -30,7 +26,7 @@ void pipeline_begin(Model* m, const Task* task, const Row* row) {
     int sends = task->kind == TASK_SEND, slot = task->slot;
     int peer = m->stage + (sends == !task->backward ? 1 : -1);
     void* data = task->backward ? model_act(m, D_RESIDUAL, 0) : model_act(m, RESIDUAL, sends ? m->shape.L : 0);
-    Transfer message = {peer, data, row_bytes(m, row)};
+    Transfer message = {peer, data, (size_t)row->own * (size_t)m->shape.C * dtype_bytes(m->dt)};
     if (!sends) end(m, &pipe->sending[0][slot]);  // the gradient will overwrite what is sent
     Request* request = sends ? &pipe->sending[task->backward][slot] : &pipe->receiving[task->backward][slot];
     *request = pipe->comm->table->begin_send_receive(pipe->comm, &message, sends, &message, !sends, m->s);

@@ -144,11 +144,6 @@ static int list_strips(Strip strips[MOST_RUNS], const Work* work, SublayerId id,
     return unit.n;
 }
 
-static void copy_strip(const Model* m, const Strip* to, const Strip* from, DType dt) {
-    if (to->rows > 0 && to->cols > 0)
-        m->k->ranks->gather_rows(to->at, from->at, NULL, to->rows, to->cols, to->stride, from->stride, dt, m->s);
-}
-
 // ---- this rank's own, to the copies; and their gradients back, 0 for what was not computed of rows that were
 
 static void exchange_own(const Model* m, SublayerId id, int l, int back) {
@@ -163,8 +158,9 @@ static void exchange_own(const Model* m, SublayerId id, int l, int back) {
         int n = list_strips(owns, work, id, part, param_place(m, tensor_of(id, part), l), back, 0, w->stay);
         list_strips(here, work, id, part, &w->copies[part], back, 0, w->stay);
         for (int i = 0; i < n; i++) {
-            const Strip *own = &owns[i], *copy = &here[i];
-            if (whole) copy_strip(m, back ? own : copy, back ? copy : own, dt);
+            const Strip *own = &owns[i], *copy = &here[i], *to = back ? own : copy, *from = back ? copy : own;
+            if (whole)
+                ops->gather_rows(to->at, from->at, NULL, own->rows, own->cols, to->stride, from->stride, dt, m->s);
             else if (back)
                 ops->scatter_columns(own->at, copy->at, cut->place, own->rows, own->stride, cut->n, dt, m->s);
             else ops->gather_columns(copy->at, own->at, cut->kept, own->rows, cut->n, own->stride, dt, m->s);
@@ -288,16 +284,9 @@ void work_begin(Model* m) {
     m->k->clear(work->part[PART_GRADS], work->bytes[PART_GRADS], m->s);
 }
 
-// exchange_own also fills the gradients of slices that others compute; what these send back overwrites them.
-static void bring_back(Model* m, int l) {
-    const Work* work = m->ranks->work;
-    for (int i = 0; i < N_SUBLAYERS && work->differs; i++)
-        if (work_of(work, l, (SublayerId)i)->differs) exchange_own(m, (SublayerId)i, l, 1);
-}
-
 // ZeRO stages 2 and 3 have a layer's gradients as sums over rounds already, at their owners. So what was computed apart
-// from them is reduced once more, by all ranks of a group in which some rank has such gradients. A wave arrives when
-// the next one has begun.
+// from them is reduced once more, by all ranks of a group in which some rank has such gradients. exchange_own fills
+// also those of slices that others compute, which the waves then overwrite. A wave arrives when the next one has begun.
 void work_end(Model* m) {
     Work* work = m->ranks->work;
     Moving x;
@@ -305,7 +294,8 @@ void work_end(Model* m) {
     begin_moves(m, &x, 1);
     for (int l = 0; l < work->L && (work->differs || work->plan.of_group); l++) {
         zero_open_grads(m, l);
-        bring_back(m, l);
+        for (int i = 0; i < N_SUBLAYERS && work->differs; i++)
+            if (work_of(work, l, (SublayerId)i)->differs) exchange_own(m, (SublayerId)i, l, 1);
         if (work->plan.n_moves > 0) x.to = array_of(m, l, 0, 1), mover_advance(&x, wave_of(m, l) + 2);
         zero_close_grads(m, l);
     }
@@ -369,20 +359,16 @@ void work_close(Work* work) {
 
 // ---- lists of what is left out
 
-static Cut cut_to(Work* work, const IndexList* columns, int all) {
+// Cuts the columns of an input, of which this rank owns `all`, to those of a list; a list of as many cuts nothing.
+static void cut_to(Work* work, Cut* cut, const IndexList* columns, int all) {
     int n = columns->n, *kept = work->lists_end, *place = kept + n;
+    if (n == cut->n) return;
     memcpy(kept, columns->index, (size_t)n * sizeof *kept);
     for (int j = 0; j < all; j++) place[j] = -1;
     for (int j = 0; j < n; j++) place[kept[j]] = j;
     work->lists_end = place + all;
     const int* on_device = (const int*)work->part[PART_LISTS] + (kept - work->lists);
-    return (Cut){n, on_device, on_device + n};
-}
-
-static void leave_out(Work* work, SublayerId id, SublayerWork* w, const PrunedLayer* kept) {
-    const IndexList *in = &kept->columns[linear_in(id)], *out = &kept->columns[linear_out(id)];
-    if (in->n != w->in.n) w->in = cut_to(work, in, work->C);
-    if (out->n != w->out.n) w->out = cut_to(work, out, work->own[id] * work->span[id]);
+    *cut = (Cut){n, on_device, on_device + n};
 }
 
 void work_set(Model* m, const WorkPlan* plan) {
@@ -398,7 +384,11 @@ void work_set(Model* m, const WorkPlan* plan) {
         SublayerId id = (SublayerId)(i % N_SUBLAYERS);
         int stay = work->own[id] - units_of(given, id);
         SublayerWork w = {0, stay, units_of(taken, id), {.n = work->C}, {.n = stay * work->span[id]}, {{0}}};
-        if (plan->kept && w.taken == 0) leave_out(work, id, &w, &plan->kept[i / N_SUBLAYERS]);
+        const IndexList* kept = plan->kept ? plan->kept[i / N_SUBLAYERS].columns : NULL;
+        if (kept && w.taken == 0) {
+            cut_to(work, &w.in, &kept[linear_in(id)], work->C);
+            cut_to(work, &w.out, &kept[linear_out(id)], work->own[id] * work->span[id]);
+        }
         w.differs = stay < work->own[id] || w.taken > 0 || w.in.kept || w.out.kept;
         place_copies(work, &w, i / N_SUBLAYERS, id);
         work->differs |= w.differs;

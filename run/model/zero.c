@@ -76,11 +76,10 @@ static size_t owned_elems(const Model* m) {
     return last.at + last.piece;
 }
 
-static int is_divided(const Model* m) { return owned_elems(m) < shape_param_elems(&m->shape); }
-
 void zero_sizes(const Model* m, int training, size_t bytes[N_MODEL_ARRAYS]) {
     size_t owned = owned_elems(m), elem = dtype_bytes(m->dt), fp32 = sizeof(float);
-    int uses = m->ranks->zero.holds != ZERO_OWNED, casts = is_divided(m) && m->ranks->zero.grad_dtype == DT_BF16;
+    int uses = m->ranks->zero.holds != ZERO_OWNED,
+        casts = owned < shape_param_elems(&m->shape) && m->ranks->zero.grad_dtype == DT_BF16;
     ArrayPlan weights = plan_array(m, MODEL_WEIGHTS, NULL), grads = plan_array(m, MODEL_GRADS, NULL);
     memset(bytes, 0, N_MODEL_ARRAYS * sizeof *bytes);
     if (m->ranks->owner) {
@@ -421,22 +420,16 @@ static void empty_place(Model* m, int b) {
             end_reduce(m, other);
 }
 
-// Makes the gradients of wte the sum of both, if the first and the last stage of a pipeline have it.
-static void sum_tied(Model* m) {
-    Comm* c = m->ranks->pipe.ends;
-    ParamTensor wte = shape_param(&m->shape, WTE, 0);
-    if (c) c->table->all_reduce(c, model_grads(m, WTE, 0), wte.elems, DT_F32, m->s);
-}
-
-// Begins to sum over all ranks a bucket whose gradients are complete. If they go on to owners, the sum over the group
-// and both ends of the pipeline is taken there.
+// Begins to sum over all ranks a bucket whose gradients are complete; those of wte first over both ends of a pipeline
+// that have it. If they go on to owners, the sum over the group is taken there.
 static void begin_reduce(Model* m, int b) {
     ZeroBucket* x = &m->ranks->zero.bucket[b];
-    Comm* c = x->comm;
+    Comm *c = x->comm, *ends = m->ranks->pipe.ends;
     char* copy = bf16_copy(m, b);
     float* grads = x->grads;
     size_t own_bytes = (size_t)c->rank * x->piece * sizeof(bf16);
-    if (b == 0) sum_tied(m);
+    if (b == 0 && ends)
+        ends->table->all_reduce(ends, model_grads(m, WTE, 0), shape_param(&m->shape, WTE, 0).elems, DT_F32, m->s);
     if (x->n_tensors && !m->ranks->owner) sum_replicated(m, x);
     if (c->size == 1) return;
     if (copy) {
