@@ -109,9 +109,8 @@ struct Run {
     int stopped_by;                // the signal that ends the run after this step, 0 none
     int status;                    // exit status of the program
     const struct RunRanks* ranks;  // run/core_ranks.h; NULL: rows are made and run as one rank does that is alone
-    struct Cluster* cluster;       // this and the next three: run/run.h
+    struct Cluster* cluster;       // this and the next two: run/run.h
     struct Clock* clock;
-    struct Timing* timing;
     struct Books* books;
     struct Strategies* strategies;  // NULL: every step has the same layout
     struct Balance* balance;        // the remedy for slow ranks

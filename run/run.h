@@ -67,6 +67,20 @@ typedef struct Ahead Ahead;          // step/ahead.c
 typedef struct RunPage RunPage;      // show/run_page.h
 typedef struct Agreement Agreement;  // step/step.h
 
+// The time of steps: where it goes, and what the cost model has learnt from it.
+typedef struct Timing {
+    Calibration calibration;
+    Ahead* planner;
+    double last_ms;                        // ms of the step before; 0: nothing is learnt from it
+    double last_late_ms;                   // its BatchPlan.late_ms
+    double last_terms[CALIBRATION_TERMS];  // its terms
+    PlanningSums planning;
+    Pace pace;
+    double step_began;        // run_seconds when the step at work began
+    double processor_before;  // CPU seconds of this rank's threads when it began
+    HostTurns turns_before;   // the turns when the step before ended
+} Timing;
+
 // This rank among all ranks: who they are, what they have, what they agreed on last.
 typedef struct Cluster {
     RankIdentity identity;
@@ -93,6 +107,7 @@ typedef struct Cluster {
     double processor;   // CPU seconds of all ranks' threads in the step at work
     Comm sent_before;   // run_sent when the step began
     RankReport report;  // of this rank's last step
+    Timing timing;
 } Cluster;
 
 // The planners' knowledge of the machine. Planners run on the thread of ahead.c: see ahead_start. Each strategy has a
@@ -105,23 +120,10 @@ typedef struct Clock {
     double* stage_speeds;  // (stages, ranks) the speed of each rank of each stage; 1: full
     double* paces;         // (ranks) speeds over all stages (layout_pace); setting.speeds, if one is not 1
     WeightTimes stage_weights[MOST_STAGES];
-    Machine probed;  // as measured or read, nothing calibrated
+    Machine probed;    // as measured or read, nothing calibrated
     void* settled;     // the state that the planner of --plan opened; NULL: there is no such planner
     Arena settled_in;  // holds that state
 } Clock;
-
-// The time of steps: where it goes, and what the cost model has learnt from it.
-typedef struct Timing {
-    Calibration calibration;
-    Ahead* planner;
-    double last_ms;                        // ms of the step before; 0: nothing is learnt from it
-    double last_terms[CALIBRATION_TERMS];  // its terms
-    PlanningSums planning;
-    Pace pace;
-    double step_began;        // run_seconds when the step at work began
-    double processor_before;  // CPU seconds of this rank's threads when it began
-    HostTurns turns_before;   // the turns when the step before ended
-} Timing;
 
 // The run's origin, the files that it writes, and what it tells people.
 typedef struct Books {

@@ -600,13 +600,13 @@ CLAIM(terms_are_those_of_the_model_before_it_learnt) {
     CHECK(b->planned->made.predicted && b->planned->made.prediction.makespan > 0);
     memcpy(before, b->planned->made.terms, sizeof before);
     makespan = b->planned->made.prediction.makespan;
-    for (int i = 0; i < CALIBRATION_TERMS; i++) run->timing->calibration.theta[i] = 2;
+    for (int i = 0; i < CALIBRATION_TERMS; i++) run->cluster->timing.calibration.theta[i] = 2;
     run_set_cost(run);
     count_pieces(run, 1);
     // Factors of two are exact: any difference would be another plan.
     CHECK_CLOSE(b->planned->made.prediction.makespan, 2 * makespan, 1e-9 * makespan);
     for (int i = 0; i < CALIBRATION_TERMS; i++) CHECK_CLOSE(b->planned->made.terms[i], before[i], 1e-9 * makespan);
-    calibration_start(&run->timing->calibration);
+    calibration_start(&run->cluster->timing.calibration);
     run_set_cost(run);
     run->clock->setting.weights = weights;
 }

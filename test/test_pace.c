@@ -78,7 +78,7 @@ CLAIM(a_long_step_says_how_far_it_is) {
     pace_begin(&run, 1);
     CHECK(freopen(path_of("said"), "w", stdout));
     pace_end_task(&run, &forward);  // too early
-    run.timing->pace.started -= 120, run.timing->pace.told -= 120;
+    run.cluster->timing.pace.started -= 120, run.cluster->timing.pace.told -= 120;
     pace_end_task(&run, &backward);
     pace_end_task(&run, &forward);  // too soon after that
     fflush(stdout);

@@ -275,7 +275,7 @@ static void print_cost(const Run* run, const char* from) {
 
 void run_set_cost(Run* run) {
     Clock* x = run->clock;
-    calibration_apply(&x->setting.cost, &x->probed.cost, &run->timing->calibration);
+    calibration_apply(&x->setting.cost, &x->probed.cost, &run->cluster->timing.calibration);
     cost_groups(x->groups, &x->setting.cost, &x->setting.limits, x->setting.kind);
     x->setting.groups = x->groups;
 }
@@ -346,7 +346,7 @@ void run_find_job_cost(Run* run) {
     know_paces(run);
     set_routing(run);
     if (run->config.probe) return;
-    calibration_start(&run->timing->calibration);
+    calibration_start(&run->cluster->timing.calibration);
     run_set_cost(run);
     open_planner(run);
     // A rank that is alone has nothing to plan with an estimate.

@@ -195,17 +195,6 @@ typedef struct ModelPart {
     ModelRanks owner_ranks;
 } ModelPart;
 
-// Gives the part an owner: a piece of every bucket of the whole model's states.
-static void give_owner(ModelPart* part, const Run* run) {
-    Model* m = &part->view.run.model;
-    part->owner = run->model, part->owner_ranks = *run->model.ranks;
-    model_set_ranks(&part->owner, &part->owner_ranks);
-    part->owner.shape = m->whole, part->owner.shape.shards = m->world->size;
-    part->owner.comm = m->world, part->owner.stages = 1;
-    part->owner_ranks.zero.holds = ZERO_OWNED;
-    m->ranks->owner = &part->owner, m->ranks->zero.holds = ZERO_IN_USE;
-}
-
 // Hashes all by which ranks of a tensor-parallel group may need unlike numbers of bytes.
 static uint64_t hash_of_part(const Model* m) {
     const Shape* s = &m->shape;
@@ -219,7 +208,10 @@ static const Run* part_of(ModelPart* part, const Run* run, const Layout* layout,
     Model* m = &part->view.run.model;
     part->tp = (Comm){.size = layout->tp, .rank = rank};
     part->data = (Comm){.size = copies ? copies : m->world->size / (layout->tp * layout->stages)};
-    if (copies) give_owner(part, run);
+    if (copies) {
+        strategies_own(&part->owner, &part->owner_ranks, &run->model);
+        m->ranks->owner = &part->owner, m->ranks->zero.holds = ZERO_IN_USE;
+    }
     m->tp = layout->tp > 1 ? &part->tp : NULL;
     m->comm = &part->data;
     m->ranks->layout = *layout;
@@ -419,6 +411,30 @@ MemoryPlan run_plan_job_memory(Run* run) {
     return plan;
 }
 
+// Widens every entry to the larger of both, which use the same memory by turns.
+static void widen(MemoryPlan* plan, const MemoryPlan* other) {
+    for (int i = 0; i < other->n; i++) {
+        const MemoryEntry* entry = &other->entries[i];
+        int at = memory_find(plan, entry->name);
+        if (at == plan->n) memory_add(plan, entry->name, entry->bytes, entry->where);
+        else if (plan->entries[at].bytes < entry->bytes) {
+            plan->total += memory_counts(plan, entry->where) ? entry->bytes - plan->entries[at].bytes : 0;
+            plan->entries[at].bytes = entry->bytes;
+        }
+    }
+}
+
+MemoryPlan run_plan_memory(Run* run) {
+    MemoryPlan plan = {.on_host = run->model.k->on_host};
+    for (int i = 0; i < run_layouts(run); i++) {
+        MemoryPlan one = run_plan_job_memory(run_under(run, i));
+        widen(&plan, &one);
+    }
+    run->books->memory_bytes = plan.total;
+    strategies_turn(run, 0);
+    return plan;
+}
+
 // ---- taking it
 
 // Returns limits that suit whatever strategy is at work.
@@ -488,19 +504,7 @@ static void carve(Run* run, const MemoryPlan* plan) {
     books->others = books->part + largest_tensor(run);
 }
 
-void run_widen_memory(MemoryPlan* plan, const MemoryPlan* other) {
-    for (int i = 0; i < other->n; i++) {
-        const MemoryEntry* entry = &other->entries[i];
-        int at = memory_find(plan, entry->name);
-        if (at == plan->n) memory_add(plan, entry->name, entry->bytes, entry->where);
-        else if (plan->entries[at].bytes < entry->bytes) {
-            plan->total += memory_counts(plan, entry->where) ? entry->bytes - plan->entries[at].bytes : 0;
-            plan->entries[at].bytes = entry->bytes;
-        }
-    }
-}
-
-void run_take_job_memory(Run* run, MemoryPlan* plan) {
+void run_take_memory(Run* run, MemoryPlan* plan) {
     char err[ERR_BYTES];
     const Kernels* k = run->model.k;
     run->books->resident_before = (double)host_resident();
@@ -509,4 +513,5 @@ void run_take_job_memory(Run* run, MemoryPlan* plan) {
     if (k->open(&limits, err)) die("%s", err);
     memory_take(plan, k);
     carve(run, plan);
+    strategies_carve(run, plan);
 }

@@ -9,15 +9,13 @@
 typedef struct RunParts {
     Cluster cluster;
     Clock clock;
-    Timing timing;
     Books books;
     ModelRanks ranks;
     BatchPlan planned[2];
 } RunParts;
 
 static inline void run_attach(Run* run, RunParts* parts) {
-    run->cluster = &parts->cluster, run->clock = &parts->clock, run->timing = &parts->timing;
-    run->books = &parts->books;
+    run->cluster = &parts->cluster, run->clock = &parts->clock, run->books = &parts->books;
     run->books->dir.lock = run->books->pin = -1;
     run->batch.planned = &parts->planned[0], run->ahead.planned = &parts->planned[1];
     model_set_ranks(&run->model, &parts->ranks);
@@ -78,9 +76,8 @@ void run_find_available(Run* run);                      // Cluster.available
 MemoryPlan run_plan_job_memory(Run* run);               // settles the tokens of each rank: settled, clock->limits
 // Returns the most tokens of a row of this rank.
 static inline int run_capacity(const Run* run) { return rank_capacity(&run->clock->limits, run->model.comm->rank); }
-// Widens every entry to the larger of both, which use the same memory by turns.
-void run_widen_memory(MemoryPlan* plan, const MemoryPlan* other);
-void run_take_job_memory(Run* run, MemoryPlan* plan);
+MemoryPlan run_plan_memory(Run* run);  // of all strategies, which use it by turns
+void run_take_memory(Run* run, MemoryPlan* plan);
 
 // ---- setup/virtual.c: --device virtual, see kernels/virtual/virtual.h. On other devices these do nothing
 
@@ -111,9 +108,10 @@ int run_save_machine(const Run* run, char path[DISK_PATH], Err err);
 // Ends the program if options have no meaning, or are missing, while layouts change.
 void strategies_refuse_others(const Run* run);
 void run_join_ranks(Run* run);  // divides ranks into groups and proves that all mean the same run
-MemoryPlan run_plan_memory(Run* run);
-void run_take_memory(Run* run, MemoryPlan* plan);
-void run_find_cost(Run* run);  // all ranks call it together
+// Makes the model that owns this rank's piece of every bucket of the whole model's states, as strategies have it.
+void strategies_own(Model* owner, ModelRanks* ranks, const Model* m);
+void strategies_carve(Run* run, const MemoryPlan* plan);  // hands memory that was taken to all strategies
+void run_find_cost(Run* run);                             // all ranks call it together
 // Sends the weights to where this strategy has them, and makes the run that under it (strategies.c). Between steps the
 // strategy is that of run->ahead. All ranks call it.
 void run_enter_strategy(Run* run, int strategy);

@@ -290,14 +290,10 @@ static void add_sent(Comm* sum, const Comm* c) {
     if (c) sum->exposed_seconds += c->exposed_seconds;
 }
 
-static void add_comms(Comm* sum, const Model* m) {
-    Comm* comms[MOST_COMMS];
-    for (int i = 0, n = model_comms(comms, m); i < n; i++) add_sent(sum, comms[i]);
-}
-
 Comm run_sent(const Run* run) {
-    Comm sum = *run->model.world;
-    for (int s = 0; s < run_layouts(run); s++) add_comms(&sum, &run_under((Run*)run, s)->model);
+    Comm sum = *run->model.world, *comms[MOST_COMMS];
+    for (int s = 0; s < run_layouts(run); s++)
+        for (int i = 0, n = model_comms(comms, &run_under((Run*)run, s)->model); i < n; i++) add_sent(&sum, comms[i]);
     return sum;
 }
 
@@ -320,8 +316,9 @@ static void share_of_peak(Run* run, StepRecord* r) {
     PeakShare* x = &run->cluster->share;
     int has_cores = run->cluster->cores > 0 && !r->virtual_time;
     HostTurns now = has_cores ? host_turns() : (HostTurns){0, 0};
-    double ran = now.ran - run->timing->turns_before.ran, waited = now.waited - run->timing->turns_before.waited;
-    run->timing->turns_before = now;
+    double ran = now.ran - run->cluster->timing.turns_before.ran,
+           waited = now.waited - run->cluster->timing.turns_before.waited;
+    run->cluster->timing.turns_before = now;
     r->cores = run->cluster->cores;
     r->used = has_cores ? fmin(1, run->cluster->processor / (r->seconds * run->cluster->cores)) : NAN;
     r->had = has_cores && ran > 0 ? ran / (ran + fmax(waited, 0)) : NAN;
@@ -338,7 +335,7 @@ static void share_of_peak(Run* run, StepRecord* r) {
 // and opened first: nothing is learnt from it.
 static void remember_step(Run* run, const StepRecord* r) {
     const BatchPlan* b = run->batch.planned;
-    PlanningSums* sum = &run->timing->planning;
+    PlanningSums* sum = &run->cluster->timing.planning;
     sum->plan_us += b->plan_us;
     sum->worst_us = MAX(sum->worst_us, b->plan_us);
     sum->stall_us += r->plan_stall_us;
@@ -347,8 +344,9 @@ static void remember_step(Run* run, const StepRecord* r) {
     sum->tokens += r->tokens, sum->drawn += r->drawn;
     if (sum->steps++ == 0 || !b->made.predicted) return;
     if (r->virtual_time) return;  // there the model is the machine
-    run->timing->last_ms = run->strategies ? strategies_remember(run, r) : r->measured_ms;
-    memcpy(run->timing->last_terms, b->made.terms, sizeof run->timing->last_terms);
+    run->cluster->timing.last_ms = fmax(0, r->measured_ms - b->behind_ms),
+    run->cluster->timing.last_late_ms = b->late_ms;
+    memcpy(run->cluster->timing.last_terms, b->made.terms, sizeof run->cluster->timing.last_terms);
 }
 
 // Returns the mean reward of the step's answers; NaN: none has one, or the batch is that of one job of many.
@@ -370,7 +368,7 @@ void run_end_record(Run* run) {
     r->step = step->number, r->steps = run->config.steps;
     r->loss = step->loss, r->grad_norm = step->grad_norm, r->lr = step->lr;
     r->exposed_seconds = now.exposed_seconds - before->exposed_seconds;
-    r->seconds = run_seconds(run) - run->timing->step_began;
+    r->seconds = run_seconds(run) - run->cluster->timing.step_began;
     r->tokens = b->n_tokens, r->targets = b->n_targets, r->drawn = run_joins(run) ? x->drawn : 0;
     r->reward = mean_reward(run), r->micro_batches = x->made.plan.n_micro_batches;
     r->planner = run->config.plan, r->plan = &x->made.plan, r->plan_us = x->plan_us;
@@ -398,13 +396,13 @@ static void print_peak(const Run* run) {
 }
 
 static void print_planning(const Run* run) {
-    const PlanningSums* sum = &run->timing->planning;
+    const PlanningSums* sum = &run->cluster->timing.planning;
     if (run->model.world->size == 1 || sum->steps == 0) return;
     printf("planning took %.0f us a step, %.0f at most; steps waited for it %.1f ms in all",
            sum->plan_us / (double)sum->steps, sum->worst_us, sum->stall_us / 1e3);
-    if (sum->predicted && run->timing->calibration.n > 0)
+    if (sum->predicted && run->cluster->timing.calibration.n > 0)
         printf("; their times were predicted within %.1f %% (median)",
-               100 * calibration_median_error(&run->timing->calibration));
+               100 * calibration_median_error(&run->cluster->timing.calibration));
     if (sum->predicted) printf(", plans within %.1f %% of the bound (mean)", 100 * sum->gap / (double)sum->predicted);
     printf("\n");
 }
@@ -463,7 +461,7 @@ static void print_next(const Run* run) {
 
 void run_print_end(Run* run) {
     char elapsed[32], joined[96], err[ERR_BYTES];
-    const PlanningSums* sum = &run->timing->planning;
+    const PlanningSums* sum = &run->cluster->timing.planning;
     const char* how = run->stopped_by || run->cluster->unplanned || run->cluster->given_up ? "stopped" : "done";
     RunPage* page = run->books->page;
     double seconds = now_seconds() - run->began;

@@ -245,7 +245,7 @@ void balance_open(Run* run) {
     Balance* b = run->balance = (Balance*)calloc(1, sizeof *b);
     m->timer = (Timer*)calloc(1, sizeof *m->timer);
     if (!b || !m->timer) die("no memory for what is known of %d ranks", world);
-    for (int s = 0; s < run_layouts(run); s++) model_set_timer(&run_under(run, s)->model, m->timer);
+    model_set_timer(m, m->timer);
     m->timer->on = world > 1 || run->cluster->n_stragglers > 0;
     b->setting = (BalanceSetting){.start = 1.2, .stop = 1.1, .most_pruned = 0.95, .semi_lambda = c->semi_lambda};
     b->setting.mode = (BalanceMode)config_choice(c, "--balance");
@@ -418,7 +418,7 @@ static void learn_speeds(Run* run) {
     Balance* b = run->balance;
     int R = run->strategies ? 1 : tp_size(&run->model), ranks = b->own->speeds.ranks;
     if (!learns_speeds(run)) return;
-    Calibration* calibration = &run->timing->calibration;
+    Calibration* calibration = &run->cluster->timing.calibration;
     const double* theta = calibration->theta;
     for (int s = 0; s < b->stages; s++) {
         for (int q = 0; q < ranks; q++) {

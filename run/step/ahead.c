@@ -36,8 +36,8 @@ static void* draw_and_plan(void* argument) {
 }
 
 void ahead_start(Run* run, int64_t step) {
-    Ahead* a = run->timing->planner;
-    if (!a) a = run->timing->planner = (Ahead*)calloc(1, sizeof *a);
+    Ahead* a = run->cluster->timing.planner;
+    if (!a) a = run->cluster->timing.planner = (Ahead*)calloc(1, sizeof *a);
     if (!a) die("no memory for the thread that plans");
     // state stays behind the step at work until that is done.
     run->ahead.after = run->config.overfit           ? (SamplerPosition){0}
@@ -57,7 +57,7 @@ void ahead_none(Run* run) {
 }
 
 double ahead_wait(Run* run) {
-    Ahead* a = run->timing->planner;
+    Ahead* a = run->cluster->timing.planner;
     double started = now_seconds();
     if (a->is_apart) pthread_join(a->thread, NULL);
     a->is_apart = 0;
@@ -69,10 +69,10 @@ double ahead_wait(Run* run) {
 }
 
 void ahead_close(Run* run) {
-    if (!run->timing->planner) return;
+    if (!run->cluster->timing.planner) return;
     ahead_wait(run);
-    free(run->timing->planner);
-    run->timing->planner = NULL;
+    free(run->cluster->timing.planner);
+    run->cluster->timing.planner = NULL;
 }
 
 // ---- what all ranks agree on
@@ -127,7 +127,7 @@ void ahead_agree(Run* run, const RankReport* report, uint64_t decided, int expla
     char err[ERR_BYTES];
     Comm* c = run->model.world;
     Cluster* x = run->cluster;
-    Timing* timing = run->timing;
+    Timing* timing = &run->cluster->timing;
     BatchPlan* next = run->ahead.planned;
     PlanHash made = plan_hash_of(run, &run->ahead);
     made.plan = hash_bytes(timing->calibration.theta, sizeof timing->calibration.theta, made.plan ^ decided);

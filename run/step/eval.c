@@ -30,7 +30,7 @@ double eval_loss_sum(Run* run) {
 int eval_plan(Run* run) {
     char err[ERR_BYTES];
     Batch* b = &run->batch;
-    Pace* pace = &run->timing->pace;
+    Pace* pace = &run->cluster->timing.pace;
     if (b->val_from == 0) run->books->val_began = now_seconds();
     int failed = batch_cut_trees(b, run, run->data.val, err) || batch_plan(b, run, run->state.step, err) ||
                  batch_read(b, run, run->data.val, err);

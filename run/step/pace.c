@@ -45,7 +45,7 @@ void run_catch_signals(const Run* run) {
 }
 
 double run_processor_seconds(Run* run) {
-    return run->model.k->on_host ? host_processor_seconds() - run->timing->processor_before : 0;
+    return run->model.k->on_host ? host_processor_seconds() - run->cluster->timing.processor_before : 0;
 }
 
 void pace_see_signals(Run* run) {
@@ -84,7 +84,7 @@ void run_tell_of_long_steps(const Run* run) {
 // ---- how far it is
 
 void pace_begin(Run* run, int train) {
-    Pace* p = &run->timing->pace;
+    Pace* p = &run->cluster->timing.pace;
     if (train) p->before = 0, p->part = 1;
     if (p->before <= 0) p->started = p->told = now_seconds();
     p->done = 0;
@@ -100,7 +100,7 @@ static double share_done(const Pace* p) {
 
 // Returns the seconds ahead: by the time of the part that is done, or as expected if none is.
 static double seconds_left(const Run* run, double now) {
-    const Pace* p = &run->timing->pace;
+    const Pace* p = &run->cluster->timing.pace;
     if (p->done > 0) return (now - p->started) * (1 / share_done(p) - 1);
     return p->asks ? expected_seconds(run, &run->batch) : 0;
 }
@@ -108,7 +108,7 @@ static double seconds_left(const Run* run, double now) {
 static int rewrites_lines(const Run* run) { return run->model.world->size == 1 && progress_is_terminal(); }
 
 void pace_end_task(Run* run, const Task* task) {
-    Pace* p = &run->timing->pace;
+    Pace* p = &run->cluster->timing.pace;
     char spent[32], left[32], what[64] = "validation", line[256];
     double now = now_seconds(), elapsed = now - p->started;
     if (task->kind > TASK_BACKWARD) return;
@@ -128,14 +128,15 @@ void pace_end_task(Run* run, const Task* task) {
 }
 
 void pace_end(const Run* run) {
-    if (run->timing->pace.told > run->timing->pace.started && rewrites_lines(run)) progress_print("", 1);
+    if (run->cluster->timing.pace.told > run->cluster->timing.pace.started && rewrites_lines(run))
+        progress_print("", 1);
 }
 
 void pace_say_left(Run* run) {
     char spent[32];
     pace_end(run);
     runlog_say(&run->books->log, "step %" PRId64 " is left after %s, and nothing of it is kept", run->state.step + 1,
-               text_duration(now_seconds() - run->timing->pace.started, spent));
+               text_duration(now_seconds() - run->cluster->timing.pace.started, spent));
 }
 
 // ---- how it is left
@@ -183,7 +184,7 @@ static void find_peers(const BatchPlan* x, const Model* m, int i, int* first, in
 }
 
 int pace_leaves(Run* run, const Task* task) {
-    Pace* p = &run->timing->pace;
+    Pace* p = &run->cluster->timing.pace;
     Model* m = &run->model;
     int first, end, leaves = task->round >= p->left_from;
     if (m->stages > 1 || m->k->virtual_time) return 0;

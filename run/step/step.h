@@ -126,9 +126,8 @@ int strategies_dispatch(Batch* b, const Run* run, int64_t step, Err err);
 void strategies_turn(Run* run, int strategy);  // makes the run that under this strategy, whose weights are in place
 // Finds expected_ms of the step in x, of which all ranks have told, played with its moves. Collective.
 void strategies_expect(Run* run, BatchPlan* x);
-// strategies_remember returns the ms of the step in a record without its last moves. strategies_learn gets the slowest
-// rank's. Jobs have unlike terms, so all ranks learn from those of the rank that should have ended last. Collective.
-double strategies_remember(Run* run, const StepRecord* r);
+// Gets the slowest rank's ms of the last step. Jobs have unlike terms, so all ranks learn from those of the rank that
+// should have ended last. Collective.
 void strategies_learn(Run* run, double ms);
 void strategies_find_choices(Run* run);  // costs and capacities of all kinds of pipelines, by Clock.groups; collective
 

@@ -84,12 +84,6 @@ int strategies_dispatch(Batch* b, const Run* run, int64_t step, Err err) {
     return 0;
 }
 
-void strategies_predict(const Run* run, StepRecord* r) {
-    const BatchPlan* planned = run->batch.planned;
-    r->moving_ms = planned->moving_ms;
-    r->predicted_ms = planned->expected_ms;
-}
-
 // ---- learning from steps
 
 // A job's terms of the last step, and the ms before its rank could begin.
@@ -97,17 +91,11 @@ typedef struct JobTerms {
     double terms[CALIBRATION_TERMS], start_ms;
 } JobTerms;
 
-double strategies_remember(Run* run, const StepRecord* r) {
-    const BatchPlan* planned = run->batch.planned;
-    run->strategies->last_start_ms = planned->late_ms;
-    return fmax(0, r->measured_ms - planned->behind_ms);
-}
-
 void strategies_learn(Run* run, double ms) {
-    Calibration* calibration = &run->timing->calibration;
+    Calibration* calibration = &run->cluster->timing.calibration;
     const Comm* world = run->model.world;
-    JobTerms mine = {.start_ms = run->strategies->last_start_ms}, *all, *last;
-    if (run->timing->last_ms > 0) memcpy(mine.terms, run->timing->last_terms, sizeof mine.terms);
+    JobTerms mine = {.start_ms = run->cluster->timing.last_late_ms}, *all, *last;
+    if (run->cluster->timing.last_ms > 0) memcpy(mine.terms, run->cluster->timing.last_terms, sizeof mine.terms);
     all = last = (JobTerms*)run_ask_all(run, run->model.world, &mine, sizeof mine);
     for (JobTerms* j = all; j < all + world->size; j++)
         if (calibration_predict(calibration, j->terms) + j->start_ms >

@@ -155,8 +155,9 @@ void strategies_balance(Run* run) {
     Balance* b = run->balance;
     if (!run->strategies) return;
     b->jobs = &jobs;
-    for (int s = 0; b->setting.mode == BALANCE_MIGRATE && run->training && s < run->strategies->list.n; s++) {
+    for (int s = 0; s < run->strategies->list.n; s++) {
         Model* m = &run->strategies->as[s]->model;
-        if (m->tp) m->ranks->work_needs = balance_needs(m, b);
+        model_set_timer(m, run->model.timer);
+        if (b->setting.mode == BALANCE_MIGRATE && run->training && m->tp) m->ranks->work_needs = balance_needs(m, b);
     }
 }

@@ -67,7 +67,7 @@ void strategies_read(Run* run) {
     if (named == run->config.strategies) strategies_refuse_others(run);  // else the search for a layout found it
     memset(&found, 0, sizeof found);
     if (m->world->rank == 0) found.failed = read_list(&found.list, named, found.words);
-    if (m->world->table->broadcast_host(m->world, &found, sizeof found, 0, err)) die("%s", err);
+    run_tell_all(m->world, &found, sizeof found);
     if (found.failed) die("--strategies: %s", found.words);
     if (strategies_check(&found.list, &m->whole, m->world->size, err))
         die("--strategies: %s; --strategies none goes on without", err);

@@ -65,7 +65,7 @@ void strategies_time_moves(Run* run) {
         }
     }
     arena_free(&arena);
-    if (world->table->broadcast_host(world, x->choices, sizeof x->choices, 0, err)) die("%s", err);
+    run_tell_all(world, x->choices, sizeof x->choices);
 }
 
 // Rank 0 plays `late`: ms that moves hold up each rank, and last the ms after the last pass.
@@ -88,7 +88,7 @@ void strategies_expect(Run* run, BatchPlan* planned) {
     if (x->tables && planned->made.predicted)
         late[n] = strategy_play(late, &inside, &x->tables[planned->strategy], &x->moves, window, &arena);
     late[n + 1] = inside;
-    if (world->table->broadcast_host(world, late, sizeof *late * (size_t)(n + 2), 0, err)) die("%s", err);
+    run_tell_all(world, late, sizeof *late * (size_t)(n + 2));
     for (int r = 0; r < n; r++) {
         most = fmax(most, of[r].predicted), last = fmax(last, of[r].predicted + late[r]);
         if (isnan(of[r].predicted)) last = NAN;

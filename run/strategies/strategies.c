@@ -79,6 +79,15 @@ static void open_movers(Mover mover[N_MOVE_HOPS], Run* run, int s, ReshardKind k
     arena_free(&scratch);
 }
 
+void strategies_own(Model* owner, ModelRanks* ranks, const Model* m) {
+    *owner = *m, *ranks = *m->ranks;
+    model_set_ranks(owner, ranks);
+    owner->shape = m->whole, owner->shape.shards = m->world->size;
+    owner->comm = owner->job = m->world;
+    owner->stages = 1;
+    ranks->zero.holds = ZERO_OWNED;
+}
+
 static void strategies_join(Run* run) {
     Strategies* x = run->strategies;
     Model* m = &run->model;
@@ -86,12 +95,7 @@ static void strategies_join(Run* run) {
     m->world->overlap = !strcmp(run->config.overlap, "yes");
     x->before = m->ranks;
     for (int s = 0; s < x->list.n; s++) x->as[s] = make_view(run, s);
-    x->owner = *m, x->owner_ranks = *m->ranks;
-    model_set_ranks(&x->owner, &x->owner_ranks);
-    x->owner.shape = m->whole;
-    x->owner.comm = x->owner.job = m->world;
-    x->owner.stages = 1;
-    x->owner.ranks->zero.holds = ZERO_OWNED;
+    strategies_own(&x->owner, &x->owner_ranks, m);
     for (int s = 0; s < x->list.n; s++) {
         open_movers(x->as[s]->model.ranks->gather, run, s, RESHARD_COPY);
         open_movers(x->as[s]->model.ranks->reduce, run, s, RESHARD_SUM);
@@ -109,7 +113,7 @@ void run_join_ranks(Run* run) {
     run_compare_ranks(run);
 }
 
-// ---- memory
+// ---- memory: all strategies use the same by turns
 
 static void share_memory(Model* to, const Model* from) {
     memcpy(to->array, from->array, sizeof to->array);
@@ -119,8 +123,9 @@ static void share_memory(Model* to, const Model* from) {
     zero_open(to);
 }
 
-static void strategies_carve(Run* run, const MemoryPlan* plan) {
+void strategies_carve(Run* run, const MemoryPlan* plan) {
     Strategies* x = run->strategies;
+    if (!x) return;
     share_memory(&x->owner, &run->model);
     for (int s = 0; s < x->list.n; s++) {
         Model* m = &x->as[s]->model;
@@ -133,29 +138,12 @@ static void strategies_carve(Run* run, const MemoryPlan* plan) {
     strategies_turn(run, x->now);
 }
 
-MemoryPlan run_plan_memory(Run* run) {
-    MemoryPlan plan = {.on_host = run->model.k->on_host};
-    for (int s = 0; s < run_layouts(run); s++) {
-        MemoryPlan one = run_plan_job_memory(run_under(run, s));
-        run_widen_memory(&plan, &one);
-    }
-    run->books->memory_bytes = plan.total;
-    if (run->strategies) strategies_turn(run, run->strategies->now);
-    return plan;
-}
-
-void run_take_memory(Run* run, MemoryPlan* plan) {
-    run_take_job_memory(run, plan);
-    if (run->strategies) strategies_carve(run, plan);
-}
-
 // ---- a strategy at work
 
 void strategies_turn(Run* run, int strategy) {
     Strategies* x = run->strategies;
     if (!x) return;
-    const Run* as = x->as[strategy];
-    x->now = strategy;
+    const Run* as = x->as[x->now = strategy];
     run->model = as->model, run->settled = as->settled, run->clock = as->clock;
     run_turn_virtual(strategy);
 }

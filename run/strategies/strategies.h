@@ -44,8 +44,7 @@ typedef struct Strategies {
     Machine links;       // rank 0 plays moves over its links
     MoveTime times;      // of these links
     StrategyMoves moves;
-    MoveTables* tables;    // (strategies) on rank 0; NULL: moves take no time
-    double last_start_ms;  // BatchPlan.late_ms of the last step, to learn from
+    MoveTables* tables;  // (strategies) on rank 0; NULL: moves take no time
     Kinds kinds;
     Strategy choices[MOST_RANK_STRATEGIES];  // start, end: ms that moves show in a step of mean documents
     struct Groups* groups;                   // groups.c; NULL: their ranks give each other nothing
@@ -54,10 +53,8 @@ typedef struct Strategies {
 
 // Returns the layers of such a pipeline, dealt evenly. --layout, or the options, say how each runs (zero, recompute).
 Layout strategies_layout(const Run* run, const PipelineGroup* g);
-void strategies_balance(Run* run);  // groups.c: with --balance, before memory is planned
+void strategies_balance(Run* run);  // groups.c: times all Comms; what --balance needs, before memory is planned
 
-// Fills in the prediction of the step in `batch`, from rank 0's first pass to its next.
-void strategies_predict(const Run* run, StepRecord* r);
 double strategies_mean_length(const Run* run);  // mean tokens that a token of the training text attends to, twice
 // Sets the speeds of ranks (ranks of the world), for plans of all strategies from the next on.
 void strategies_set_paces(Run* run, const double* speeds);

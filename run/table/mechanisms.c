@@ -22,9 +22,9 @@
 
 static void begin_record(Run* run) {
     run->cluster->sent_before = run_sent(run);
-    run->timing->step_began = run_seconds(run);
+    run->cluster->timing.step_began = run_seconds(run);
     if (run->state.step == run->books->first_step) run->books->steps_began = now_seconds();
-    if (run->model.k->on_host) run->timing->processor_before = host_processor_seconds();
+    if (run->model.k->on_host) run->cluster->timing.processor_before = host_processor_seconds();
 }
 
 // Takes the batch that was planned ahead.
@@ -43,7 +43,7 @@ static void plan_next(Run* run) {
     // The terms follow the learnt constants; the part of weights and gradients that shows was predicted beside them.
     double shown = p->step - p->makespan - run->clock->setting.weights.update;
     r->predicted_ms =
-        now->made.predicted ? calibration_predict(&run->timing->calibration, now->made.terms) + shown : NAN;
+        now->made.predicted ? calibration_predict(&run->cluster->timing.calibration, now->made.terms) + shown : NAN;
     r->plan_stall_us = 0;
 }
 
@@ -56,7 +56,8 @@ static void agree_on_strategy(Run* run) {
     run->books->record.plan_stall_us += 1e6 * ahead_wait(run);
     if (!run_agree_on_plan(run, &run->ahead, run->cluster->why[0] != 0)) ahead_none(run);
     run->model.ranks->next = &run_under(run, run->ahead.planned->strategy)->model;
-    strategies_predict(run, &run->books->record);
+    run->books->record.moving_ms = run->batch.planned->moving_ms;
+    run->books->record.predicted_ms = run->batch.planned->expected_ms;
 }
 
 void run_agree(Run* run) {
