@@ -16,18 +16,15 @@ static LayerGroup plan_group(const Model* m, int T) {
     return g;
 }
 
-static int is_used(const Layout* layout, int tp) {
-    for (int l = 0; l < layout_first(layout, layout->stages); l++)
-        if (layout->layer[l].tp == tp) return 1;
-    return 0;
-}
-
 void layers_plan(Model* m) {
     int R = tp_size(m), is_unlike = 0;
     m->ranks->n_groups = 0;
     m->shape.units = NULL;
-    for (int T = 1; T < R; T++)
-        if (is_used(&m->ranks->layout, T)) m->ranks->groups[m->ranks->n_groups++] = plan_group(m, T);
+    for (int T = 1; T < R; T++) {
+        int l = 0;
+        while (l < m->whole.L && m->layers[l].tp != T) l++;
+        if (l < m->whole.L) m->ranks->groups[m->ranks->n_groups++] = plan_group(m, T);
+    }
     for (int l = 0; l < m->shape.L && m->ranks->n_groups; l++) {
         m->ranks->units[l] = shape_units(&m->shape, l);
         if (!layer_group(m, l)) continue;
@@ -274,18 +271,14 @@ static Request begin_part(const TpGather* g, Comm* c, int i, size_t bytes, Strea
     return c->table->begin_send_receive(c, sends, n, receives, n, s);
 }
 
-// Matmuls sum in the same order for any number of rows but one (kernels/cpu/product.h).
-static int has_part_of_one_row(const Row* row, int N, int ranks) {
-    int low = MIN(ranks / 2 * row->n, N);
-    return low == 1 || N - low == 1;
-}
-
 TpGather tp_gather_begin(const Model* m, void* own, void* full, const Row* row, int l) {
     TpGather g = {.row = row, .l = l, .N = tp_tokens(m, row, l), .own = (char*)own, .full = (char*)full, .parts = 1};
     Comm* c = cut_of(m, l);
     size_t bytes = share_elems(m, row) * dtype_bytes(m->dt);
+    int low = c ? MIN(c->size / 2 * row->n, g.N) : 0;
     if (!c) g.full = g.own;
-    else if (c->overlap && !has_part_of_one_row(row, g.N, c->size)) g.parts = 2;
+    // Matmuls sum in the same order for any number of rows but one (kernels/cpu/product.h).
+    else if (c->overlap && low != 1 && g.N - low != 1) g.parts = 2;
     else gather(m, own, full, row, l);
     for (int i = 0; i < 2 && g.parts == 2; i++) g.arriving[i] = begin_part(&g, c, i, bytes, m->s);
     return g;

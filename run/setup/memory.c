@@ -195,13 +195,6 @@ typedef struct ModelPart {
     ModelRanks owner_ranks;
 } ModelPart;
 
-// Hashes all by which ranks of a tensor-parallel group may need unlike numbers of bytes.
-static uint64_t hash_of_part(const Model* m) {
-    const Shape* s = &m->shape;
-    int own[] = {s->heads, s->kv_heads, s->hidden, s->vocab_rows};
-    return hash_bytes(s->units, s->units ? sizeof *s->units * (size_t)s->L : 0, hash_bytes(own, sizeof own, 0));
-}
-
 // Returns the run as rank `rank` of a group that runs stage s of a layout.
 static const Run* part_of(ModelPart* part, const Run* run, const Layout* layout, int copies, int s, int rank) {
     run_view(&part->view, run);
@@ -225,9 +218,13 @@ size_t run_memory_of(const Run* run, const Layout* layout, int copies, int s, in
     size_t most = 0;
     for (int rank = 0; rank < layout->tp; rank++) {
         const Run* as = part_of(&part, run, layout, copies, s, rank);
-        uint64_t own = hash_of_part(&as->model);
-        if (rank > 0 && own == measured) continue;
-        measured = own;
+        const Shape* of = &as->model.shape;
+        // Ranks of a group with equal parts need equal numbers of bytes.
+        int own[] = {of->heads, of->kv_heads, of->hidden, of->vocab_rows};
+        uint64_t hash = hash_bytes(own, sizeof own, 0);
+        if (of->units) hash = hash_bytes(of->units, sizeof *of->units * (size_t)of->L, hash);
+        if (rank > 0 && hash == measured) continue;
+        measured = hash;
         most = MAX(most, plan_rows(as, N).total);
     }
     return most;

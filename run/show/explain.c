@@ -220,16 +220,6 @@ static char* last_measured(const Run* run) {
     return found;
 }
 
-static void show_stages(ShownStages* x, const Run* run, const char* logged, Arena* arena) {
-    const Model* m = &run->model;
-    int P = m->stages;
-    if (P == 1) return;
-    int* first = TAKE(arena, int, P + 1);
-    if (!first) die("--explain: no memory for %d stages", P);
-    for (int s = 0; s <= P; s++) first[s] = layout_first(&m->ranks->layout, s);
-    *x = (ShownStages){P, m->world->size / P, &run->batch.planned->made.schedule, first, logged};
-}
-
 // ---- all of it
 
 static void write_page(const Run* run, const Explained* x) {
@@ -265,8 +255,10 @@ void run_explain(const Run* run) {
              text_many(run->clock->limits.ranks, "rank", ranks));
     Explained x = {title,       b->lengths, b->n_pieces, &run->clock->setting, &b->planned->made.prediction,
                    stage.shown, stage.n,    {0}};
-    char* logged = run->model.stages > 1 ? last_measured(run) : NULL;
-    show_stages(&x.stages, run, logged, &stage.arena);
+    int P = run->model.stages, first[MOST_STAGES + 1];
+    char* logged = P > 1 ? last_measured(run) : NULL;
+    for (int s = 0; s <= P; s++) first[s] = layout_first(&run->model.ranks->layout, s);
+    if (P > 1) x.stages = (ShownStages){P, run->model.world->size / P, &b->planned->made.schedule, first, logged};
     if (run->strategies) explain_strategies(run);
     if (trees.trees) say(stdout, "%s", run_spared(&trees, words));
     if (run_joins(run)) say(stdout, "%s", run_joined(b->n_tokens, b->planned->drawn, documents));

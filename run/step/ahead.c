@@ -202,8 +202,6 @@ static void ask_planner(Run* run, const char* option, const char* seen) {
     const PlanLimits* limits = &run->clock->limits;
     Batch* b = &run->batch;
     int longest = 0, least = run->strategies ? 0 : run->clock->limits.capacity;
-    struct PlanPlaces* places = b->planned->places;
-    b->planned->places = NULL;  // ranks agree on none of these plans
     b->training = 0, b->n_pieces = 1;
     int64_t most = 0;
     for (int d = 1; d <= limits->ranks; d++) most = MAX(most, (int64_t)d * widest_capacity(limits, d));
@@ -224,7 +222,6 @@ static void ask_planner(Run* run, const char* option, const char* seen) {
                            : subjects[1],
             rest, run->config.context, held);
     }
-    b->planned->places = places;
 }
 
 // Tells people how many trees are cut. Pairs of preferences must stay in one job, which alone adds up their losses.
@@ -252,13 +249,11 @@ static void tell_of_cuts(const Run* run, const char* option, const Docs* docs) {
 static void ask_about_trees(Run* run, const char* option, const Docs* docs) {
     char err[ERR_BYTES];
     Batch* b = &run->batch;
-    struct PlanPlaces* places = b->planned->places;
     int64_t most = 0;
     for (int64_t doc = 0; doc < docs->n && docs_has_trees(docs); doc++)
         if (docs_squares(docs, doc) > 0) most = MAX(most, MIN(docs_length(docs, doc), run->cluster->tree_room));
     if (most == 0) return;
     tell_of_cuts(run, option, docs);
-    b->planned->places = NULL;  // ranks agree on none of these plans
     b->training = 0, b->n_pieces = 1;
     b->pieces[0] = (Piece){.length = (int)most, .squares = (double)most * (double)most};
     if (batch_plan(b, run, 0, err)) die("%s: a tree of %lld tokens: %s", option, (long long)most, err);
@@ -268,14 +263,16 @@ static void ask_about_trees(Run* run, const char* option, const Docs* docs) {
         die("%s: a tree of %lld tokens is in a ring of %d ranks, which cuts it where no segment ends; try --plan flex, "
             "and no --cp",
             option, (long long)most, mb->cp_size / mb->ulysses_size);
-    b->planned->places = places;
 }
 
 void run_check_documents(Run* run) {
     const Config* c = &run->config;
     const Data* d = &run->data;
+    Batch* b = &run->batch;
+    struct PlanPlaces* places = b->planned->places;
     size_t room = (size_t)c->context + 1;
     if (c->probe || c->check_layout) return;  // these plan no step
+    b->planned->places = NULL;                // ranks agree on none of these plans
     ask_about_trees(run, "--data", d->docs);
     if (d->val_docs) ask_about_trees(run, "--val", d->val_docs);
     char* seen = (char*)calloc(2, room);
@@ -284,5 +281,6 @@ void run_check_documents(Run* run) {
     if (c->eval || c->eval_every) sampler_mark_lengths(d->val, SPLIT_VAL, d->val_docs ? seen + room : seen);
     ask_planner(run, "--data", seen);
     ask_planner(run, "--val", seen + room);
+    b->planned->places = places;
     free(seen);
 }
