@@ -7,6 +7,7 @@ writes for each (default: all), into a folder of that folder,
     init/                 the initial weights as a Hugging Face directory (model.safetensors, config.json)
     golden.safetensors    gradients of the first step (names and layouts of Hugging Face's classes), fp32
     golden.json           losses of ten training steps and the gradient norms, as doubles
+    muon.json             losses of ten steps of Muon
 and beside them
     docs.jsonl            the documents, of very different lengths
     choices.jsonl         questions with several endings; what each model says of them: choices.json in its folder
@@ -225,14 +226,51 @@ def learning_rate(t):
     return LR * (1 - 0.9 * 0.5 * (1 - math.cos(math.pi * x)))
 
 
-def train(arch, p, docs):
+# ---- Muon (Jordan et al. 2024), scaled as Moonlight's (arXiv 2502.16982), from its definition
+
+MOMENTUM = 0.95
+
+
+def orthogonal(u):
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = u / (u.norm() + 1e-7)
+    for _ in range(5):
+        s = x @ x.T if x.shape[0] <= x.shape[1] else x.T @ x
+        polynomial = b * s + c * s @ s
+        x = a * x + (polynomial @ x if x.shape[0] <= x.shape[1] else x @ polynomial)
+    return x * 0.2 * math.sqrt(max(x.shape))
+
+
+def muon_parts(name, matrix):
+    """Queries, keys and values are matrices of their own; GPT-2 has them side by side."""
+    return matrix.split(matrix.shape[1] // 3, dim=1) if "c_attn" in name else [matrix]
+
+
+class Muon:
+    """Steps the matrices of layers; the others are AdamW's."""
+
+    def __init__(self, p):
+        self.p = {k: v for k, v in p.items() if v.dim() > 1 and (".h." in k or ".layers." in k)}
+        self.m = {k: torch.zeros_like(v) for k, v in self.p.items()}
+
+    def step(self, lr):
+        with torch.no_grad():
+            for k, w in self.p.items():
+                self.m[k] = MOMENTUM * self.m[k] + (1 - MOMENTUM) * w.grad
+                u = MOMENTUM * self.m[k] + (1 - MOMENTUM) * w.grad
+                step = torch.cat([orthogonal(part) for part in muon_parts(k, u)], dim=1)
+                w -= lr * (step + DECAY * w)
+
+
+def train(arch, p, docs, muon=None):
     losses, norms, first_grads = [], [], None
-    matrices = [v for v in p.values() if v.dim() > 1]
+    matrices = [v for k, v in p.items() if v.dim() > 1 and not (muon and k in muon.p)]
     vectors = [v for v in p.values() if v.dim() == 1]
     groups = [{"params": matrices, "weight_decay": DECAY}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS)
     for t in range(1, STEPS + 1):
-        optimizer.zero_grad()
+        for value in p.values():
+            value.grad = None
         loss = step_loss(logits_of(arch, p), docs)
         loss.backward()
         if first_grads is None:
@@ -242,6 +280,8 @@ def train(arch, p, docs):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(t)
         optimizer.step()
+        if muon:
+            muon.step(learning_rate(t))
     return losses, norms, first_grads
 
 
@@ -432,6 +472,8 @@ def write_golden(arch, out, docs):
         options += ["--context", str(CONTEXT)]
     write_json(os.path.join(out, "golden.json"),
                {"torch": torch.__version__, "options": options, "losses": losses, "grad_norms": norms})
+    p = parameters(arch)
+    write_json(os.path.join(out, "muon.json"), {"losses": train(arch, p, docs, Muon(p))[0]})
     print(f"{out}: losses {losses[0]:.6f} .. {losses[-1]:.6f}, norms {norms[0]:.4f} .. {norms[-1]:.4f}")
     print(f"    {compare(init, docs, losses[0], grads)}")
 

@@ -68,4 +68,16 @@ typedef struct RankOps {
     // label (targets[n] negative) stay 0. The lists of `of` are on the device.
     void (*weigh_labels)(float* losses, void* logits, const int* targets, const TokenLoss* of, int write_gradient,
                          int N, int Vp, DType dt, Stream s);
+
+    // ---- Muon (run/model/muon.h): AdamW's struct, in which v is the direction of the step
+
+    // m = beta1 m + (1 - beta1) g';  v = beta1 m + (1 - beta1) g'  with g' = *grad_scale * grad (Nesterov's momentum).
+    void (*momentum)(const AdamW* a, Stream s);
+    // master -= lr * (v + weight_decay * master), and param as AdamW makes it. As there, nothing changes in
+    // either op if *grad_scale is not finite, or at an element that is frozen.
+    void (*follow)(const AdamW* a, DType dt, Stream s);
+    // out (n) of dt = x (n) / (sqrt(*norm2) + 1e-7).
+    void (*normalize)(void* out, const float* x, const double* norm2, size_t n, DType dt, Stream s);
+    // out (n) = a x + b y, rounded once; out may be x or y.
+    void (*combine)(void* out, float a, const void* x, float b, const void* y, size_t n, DType dt, Stream s);
 } RankOps;

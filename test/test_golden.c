@@ -22,10 +22,10 @@ static int says_nothing(const char* options) {
 static double golden_losses[64], golden_norms[64];
 static int n_golden;
 
-static void read_golden(void) {
+static void read_golden(const char* name) {
     static char text[1 << 16];
     Json json;
-    size_t n = read_text(filled("test/golden/%s/golden.json", arch), text, sizeof text);
+    size_t n = read_text(filled("test/golden/%s/%s", arch, name), text, sizeof text);
     n_golden = 0;
     if (json_parse(&json, text, n, NULL)) return;
     const JsonValue *losses = json_get(json.values, "losses"), *norms = json_get(json.values, "grad_norms");
@@ -141,6 +141,14 @@ static void ten_steps(const char* options, double tolerance) {
 CLAIM(ten_steps_follow_pytorch) {
     ten_steps("--dtype fp32 --cpu-isa auto", 1e-5);
     if (!says_nothing("--cpu-isa reference")) ten_steps("--dtype fp32 --cpu-isa reference", 1e-5);
+}
+
+CLAIM(ten_steps_of_muon_follow_pytorch) {
+    read_golden("muon.json");
+    ten_steps("--optimizer muon --dtype fp32 --cpu-isa auto", 1e-5);
+    if (!says_nothing("--cpu-isa reference")) ten_steps("--optimizer muon --dtype fp32 --cpu-isa reference", 1e-5);
+    if (!strstr(program, "--device")) ten_steps("--optimizer muon --dtype fp32 --ranks 2 --tp 2 --threads 1", 1e-5);
+    read_golden("golden.json");
 }
 
 // The loss is a mean over 503 targets of values rounded to 2^-9 relative to logits of size about 5: 5 * 2^-9 /
@@ -259,7 +267,7 @@ int main(int argc, char** argv) {
     for (int i = 0; i < COUNT(archs); i++) {
         arch = archs[i];
         printf("  %s\n", arch);
-        read_golden();
+        read_golden("golden.json");
         run_claims();
     }
     return program_end();

@@ -366,6 +366,85 @@ static void events_on_shared_cores_are_of_processor_time(void) {
 }
 #endif
 
+// ---- Muon: a step of the momentum and one along a direction, and what makes a matrix orthogonal beside matmuls
+
+static AdamW muon;  // of the call
+
+static AdamW muon_here(void) {
+    AdamW a = muon;
+    a.param = data(k.out), a.master = (float*)data(k.x), a.m = (float*)data(k.y), a.v = (float*)data(k.logits);
+    a.grad = (float*)data(k.losses), a.grad_scale = (float*)data(k.stats), a.n = (size_t)k.n;
+    return a;
+}
+
+static void call_momentum(const Kernels* t) {
+    AdamW a = muon_here();
+    t->ranks->momentum(&a, NULL);
+}
+
+static void call_follow(const Kernels* t) {
+    AdamW a = muon_here();
+    t->ranks->follow(&a, k.dt, NULL);
+}
+
+static void set_muon(int n, double grad_scale, int freeze) {
+    k.n = n;
+    muon = (AdamW){.lr = 1e-2f, .beta1 = 0.95f, .weight_decay = 0.1f, .freeze = freeze};
+    k.x = input((size_t)n, DT_F32, 0, 1), k.y = input((size_t)n, DT_F32, 0, 0.003);
+    k.logits = input((size_t)n, DT_F32, 0, 0.2), k.losses = input((size_t)n, DT_F32, 0, 0.01);
+    k.out = input((size_t)n, k.dt, 0, 1), k.stats = output(1, DT_F32);
+    set(k.stats, 0, grad_scale);
+    for (int i = 0; i < n; i += 3) set(k.losses, (size_t)i, 0);  // frozen, or without a gradient
+}
+
+static void try_muon(int n, double grad_scale, int freeze) {
+    set_muon(n, grad_scale, freeze);
+    run_reference(call_momentum);
+    double *m = tolerate(k.y), *v = tolerate(k.logits);
+    for (size_t i = 0; i < (size_t)n; i++) m[i] = v[i] = 4 * E * (0.05 + fabs(get(k.y, i)));
+    compare(call_momentum);
+    set_muon(n, grad_scale, freeze);
+    run_reference(call_follow);
+    double* master = tolerate(k.x);
+    for (size_t i = 0; i < (size_t)n; i++) master[i] = 4 * E * (0.01 + fabs(get(k.x, i)));
+    memcpy(tolerate(k.out), master, (size_t)n * sizeof(double));
+    compare(call_follow);
+}
+
+CLAIM(momentum_and_follow_match_the_reference) {
+    FOR_DTYPES for (int i = 0; i < COUNT(flat_sizes); i++) {
+        try_muon((int)flat_size(i), (double)0.7f, 0);
+        try_muon((int)flat_size(i), (double)0.7f, 1);
+    }
+    k.dt = DT_F32;
+    try_muon(100, INFINITY, 0);  // a step that changes nothing
+}
+
+static void call_combine(const Kernels* t) {
+    t->ranks->combine(data(k.out), 2.5f, data(k.x), -0.75f, data(k.y), (size_t)k.n, k.dt, NULL);
+}
+
+static void call_normalize(const Kernels* t) {
+    t->ranks->normalize(data(k.out), (float*)data(k.losses), (double*)data(k.stats), (size_t)k.n, k.dt, NULL);
+}
+
+CLAIM(combine_and_normalize_match_the_reference) {
+    FOR_DTYPES for (int i = 0; i < COUNT(flat_sizes); i++) {
+        k.n = (int)flat_size(i);
+        k.x = input((size_t)k.n, k.dt, 0, 1), k.y = input((size_t)k.n, k.dt, 0, 1), k.out = output((size_t)k.n, k.dt);
+        run_reference(call_combine);
+        double* sum = tolerate(k.out);
+        for (size_t j = 0; j < (size_t)k.n; j++) sum[j] = 4 * E * (2.5 * fabs(get(k.x, j)) + fabs(get(k.y, j)));
+        compare(call_combine);
+        k.losses = input((size_t)k.n, DT_F32, 0, 1), k.out = output((size_t)k.n, k.dt);
+        k.stats = output(1, DT_F64), set(k.stats, 0, 7.25);
+        run_reference(call_normalize);
+        double* scaled = tolerate(k.out);
+        for (size_t j = 0; j < (size_t)k.n; j++) scaled[j] = 4 * E * fabs(get(k.losses, j));
+        compare(call_normalize);
+    }
+}
+
 int main(void) {
     world.limits = (KernelLimits){.N = 300, .C = 8, .OC = 32, .NH = 1, .NKV = 1, .HS = 8, .context = 8};
     world.limits.attention = ATTENTION_OWN;

@@ -138,6 +138,39 @@ SIMD_INLINE void cast_range(void* out, DType out_dt, const void* x, size_t begin
     FOR_VECTORS(i, n, begin, end, vf_put(out, i, n, vf_get(x, i, n, x_dt), out_dt););
 }
 
+SIMD_INLINE void combine_range(void* out, float a, const void* x, float b, const void* y, size_t begin, size_t end,
+                               DType dt) {
+    FOR_VECTORS(i, n, begin, end, vf_put(out, i, n, vf_get(x, i, n, dt) * a + vf_get(y, i, n, dt) * b, dt););
+}
+
+SIMD_INLINE void scale_range(void* out, const float* x, float factor, size_t begin, size_t end, DType dt) {
+    FOR_VECTORS(i, n, begin, end, vf_put(out, i, n, vf_get(x, i, n, DT_F32) * factor, dt););
+}
+
+typedef struct Combination {  // out = a x + b y, or with y NULL out = a x of fp32
+    void* out;
+    const void *x, *y;
+    float a, b;
+    size_t n;
+    DType dt;
+} Combination;
+
+static void combine_chunk(const void* job, size_t chunk, int thread) {
+    const Combination* j = (const Combination*)job;
+    size_t begin = chunk * CHUNK, end = MIN(begin + CHUNK, j->n);
+    if (j->y) WITH_DTYPE(j->dt, combine_range, j->out, j->a, j->x, j->b, j->y, begin, end);
+    else WITH_DTYPE(j->dt, scale_range, j->out, (const float*)j->x, j->a, begin, end);
+}
+
+static void combine(void* out, float a, const void* x, float b, const void* y, size_t n, DType dt, Stream s) {
+    cpu_for(combine_chunk, &(Combination){out, x, y, a, b, n, dt}, CEIL_DIV(n, (size_t)CHUNK), n);
+}
+
+static void normalize(void* out, const float* x, const double* norm2, size_t n, DType dt, Stream s) {
+    float factor = (float)(1 / (sqrt(*norm2) + 1e-7));
+    cpu_for(combine_chunk, &(Combination){out, x, NULL, factor, 0, n, dt}, CEIL_DIV(n, (size_t)CHUNK), n);
+}
+
 typedef struct Flat {  // out = a + b, or with b NULL out = a of another type
     void* out;
     const void *a, *b;
@@ -323,6 +356,8 @@ static void install_ranks(RankOps* table) {
     table->scatter_rows = scatter_rows;
     table->split_heads = split_heads;
     table->join_heads = join_heads;
+    table->combine = combine;
+    table->normalize = normalize;
 }
 
 const CpuFamily ISA_NAME(elementwise) = {install, install_ranks, NULL};

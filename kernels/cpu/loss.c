@@ -226,6 +226,52 @@ static void adamw(const AdamW* a, DType dt, Stream s) {
     cpu_for(adamw_task, &(AdamWJob){a, k, dt}, pieces, a->n);
 }
 
+// ---- Muon: the same loops
+
+SIMD_INLINE void momentum_range(const AdamW* a, AdamWStep k, size_t begin, size_t end, DType dt) {
+    const vf_mask freeze = (vf_mask){0} - !!a->freeze;
+    (void)dt;
+    FOR_VECTORS(i, n, begin, end, {
+        vf grad = vf_get(a->grad, i, n, DT_F32), g = grad * k.grad_scale * k.m_take;
+        vf old_m = vf_get(a->m, i, n, DT_F32), m = old_m * k.m_keep + g, old_v = vf_get(a->v, i, n, DT_F32);
+        vf_mask frozen = freeze & (grad == (vf){0});
+        vf_put(a->m, i, n, vf_select(frozen, old_m, m), DT_F32);
+        vf_put(a->v, i, n, vf_select(frozen, old_v, m * k.m_keep + g), DT_F32);
+    });
+}
+
+static void momentum_task(const void* job, size_t piece, int thread) {
+    const AdamWJob* j = (const AdamWJob*)job;
+    momentum_range(j->a, j->k, piece * PIECE, MIN((piece + 1) * PIECE, j->a->n), DT_F32);
+}
+
+static void momentum(const AdamW* a, Stream s) {
+    AdamWStep k = {.m_keep = a->beta1, .m_take = (float)(1.0 - a->beta1), .grad_scale = *a->grad_scale};
+    if (isfinite(k.grad_scale)) cpu_for(momentum_task, &(AdamWJob){a, k, DT_F32}, CEIL_DIV(a->n, (size_t)PIECE), a->n);
+}
+
+SIMD_INLINE void follow_range(const AdamW* a, AdamWStep k, size_t begin, size_t end, DType dt) {
+    const vf_mask freeze = (vf_mask){0} - !!a->freeze;
+    FOR_VECTORS(i, n, begin, end, {
+        vf old_x = vf_get(a->master, i, n, DT_F32);
+        vf x = old_x - (vf_get(a->v, i, n, DT_F32) * k.lr_corrected + old_x * k.lr_decay);
+        vf_mask frozen = freeze & (vf_get(a->grad, i, n, DT_F32) == (vf){0});
+        vf_put(a->master, i, n, vf_select(frozen, old_x, x), DT_F32);
+        if (a->param != (void*)a->master) vf_put(a->param, i, n, vf_select(frozen, vf_get(a->param, i, n, dt), x), dt);
+    });
+    if (dt == DT_BF16 && a->rounding) round_range(a, begin, end);
+}
+
+static void follow_task(const void* job, size_t piece, int thread) {
+    const AdamWJob* j = (const AdamWJob*)job;
+    WITH_DTYPE(j->dt, follow_range, j->a, j->k, piece * PIECE, MIN((piece + 1) * PIECE, j->a->n));
+}
+
+static void follow(const AdamW* a, DType dt, Stream s) {
+    AdamWStep k = {.lr_corrected = a->lr, .lr_decay = a->lr * a->weight_decay};
+    if (isfinite(*a->grad_scale)) cpu_for(follow_task, &(AdamWJob){a, k, dt}, CEIL_DIV(a->n, (size_t)PIECE), a->n);
+}
+
 // Sums in double, because a gradient of 10^8 weights adds that many squares.
 static double squares(const float* x, size_t begin, size_t end) {
     enum { LANES = SIMD_FLOATS / 2, SUMS = 8 };
@@ -267,6 +313,8 @@ static void install_ranks(RankOps* table) {
     table->classifier_part = classifier_part;
     table->classifier_join = classifier_join;
     table->weigh_labels = weigh_labels;
+    table->momentum = momentum;
+    table->follow = follow;
 }
 
 const CpuFamily ISA_NAME(loss) = {install, install_ranks, NULL};

@@ -202,10 +202,43 @@ static void weigh_labels(float* losses, void* logits, const int* targets, const 
     }
 }
 
+// ---- Muon
+
+static int is_frozen(const AdamW* a, size_t i) { return a->freeze && a->grad[i] == 0; }
+
+static void momentum(const AdamW* a, Stream s) {
+    double scale = *a->grad_scale;
+    for (size_t i = 0; i < a->n && isfinite(scale); i++) {
+        if (is_frozen(a, i)) continue;
+        double g = (1.0 - a->beta1) * scale * a->grad[i], m = a->beta1 * a->m[i] + g;
+        a->m[i] = (float)m, a->v[i] = (float)(a->beta1 * m + g);
+    }
+}
+
+static void follow(const AdamW* a, DType dt, Stream s) {
+    for (size_t i = 0; i < a->n && isfinite(*a->grad_scale); i++) {
+        if (is_frozen(a, i)) continue;
+        double step = a->v[i] + (double)a->weight_decay * a->master[i];
+        a->master[i] = (float)(a->master[i] - a->lr * step);
+        if (dt == DT_BF16) ((bf16*)a->param)[i] = bf16_round(a->master[i], a->rounding, place_of(&a->place, i));
+        else if (a->param != a->master) dtype_store(a->param, i, a->master[i], dt);
+    }
+}
+
+static void normalize(void* out, const float* x, const double* norm2, size_t n, DType dt, Stream s) {
+    double norm = sqrt(*norm2) + 1e-7;
+    for (size_t i = 0; i < n; i++) dtype_store(out, i, x[i] / norm, dt);
+}
+
+static void combine(void* out, float a, const void* x, float b, const void* y, size_t n, DType dt, Stream s) {
+    for (size_t i = 0; i < n; i++)
+        dtype_store(out, i, (double)a * dtype_load(x, i, dt) + (double)b * dtype_load(y, i, dt), dt);
+}
+
 // clang-format off
 // The entries stand in the order of the struct, so that none is missing.
 const RankOps reference_rank_ops = {
     attention_merge, cast, gather_rows, split_heads, join_heads, gather_columns, scatter_columns, scatter_rows,
-    classifier_part, classifier_join, weigh_labels
+    classifier_part, classifier_join, weigh_labels, momentum, follow, normalize, combine
 };
 // clang-format on

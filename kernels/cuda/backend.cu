@@ -270,7 +270,8 @@ static const size_t MIB = 1 << 20, LIBRARIES = 560 * MIB, NCCL_LIBRARY = 768 * M
 static const RankOps rank_ops = {cuda_attention_merge, cuda_cast,         cuda_gather_rows,
                                  cuda_split_heads,     cuda_join_heads,   cuda_gather_columns,
                                  cuda_scatter_columns, cuda_scatter_rows, cuda_classifier_part,
-                                 cuda_classifier_join, cuda_weigh_labels};
+                                 cuda_classifier_join, cuda_weigh_labels, cuda_momentum,
+                                 cuda_follow,          cuda_normalize,    cuda_combine};
 
 const Kernels cuda_kernels = {device_name,
                               1,

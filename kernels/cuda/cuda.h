@@ -202,6 +202,10 @@ ENTRY(classifier);
 RANK_ENTRY(classifier_part);
 RANK_ENTRY(classifier_join);
 RANK_ENTRY(weigh_labels);
+RANK_ENTRY(momentum);
+RANK_ENTRY(follow);
+RANK_ENTRY(normalize);
+RANK_ENTRY(combine);
 // sample.cu
 ENTRY(sample);
 // optimizer.cu

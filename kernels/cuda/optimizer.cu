@@ -1,4 +1,4 @@
-// optimizer.cu - AdamW, the norm of the gradient, and the sum of losses.
+// optimizer.cu - AdamW, Muon, the norm of the gradient, and the sum of losses.
 //
 // Sums have two stages: blocks whose number follows from n alone add chunks of x, and one block adds their results, so
 // that the bits depend on n and x, not on the GPU or on alignment. Nor may an update depend on where a shard of the
@@ -80,7 +80,26 @@ static __device__ __forceinline__ void store_weights(T* param, const Pack<float>
             if (i + j < a.n && !(frozen >> j & 1)) param[i + j] = w.v[j];
 }
 
-template <bool WHOLE, bool FREEZE, class T>
+// The step of an element: AdamW's; Muon's momentum, which leaves weights alone; Muon's step along v.
+enum Update { ADAMW, MOMENTUM, FOLLOW };
+
+template <Update UPDATE>
+static __device__ __forceinline__ void step_element(float& x, float& m, float& v, float scaled, const AdamW& a,
+                                                    const AdamWFactors& k) {
+    if constexpr (UPDATE == FOLLOW) {
+        x -= fmaf(x, k.lr_decay, v * a.lr);
+        return;
+    }
+    m = fmaf(m, k.m_keep, scaled * k.m_take);
+    if constexpr (UPDATE == MOMENTUM) v = fmaf(m, k.m_keep, scaled * k.m_take);
+    else {
+        v = fmaf(v, k.v_keep, scaled * scaled * k.v_take);
+        float step = m / (sqrtf(v * k.v_correction) + a.eps) * k.lr_corrected;
+        x -= fmaf(x, k.lr_decay, step);
+    }
+}
+
+template <Update UPDATE, bool WHOLE, bool FREEZE, class T>
 static __device__ __forceinline__ void step_weights(const AdamW& a, const AdamWFactors& k, size_t i) {
     Pack<float> g = load_floats<WHOLE>(a.grad, i, a.n), x = load_floats<WHOLE>(a.master, i, a.n);
     Pack<float> m = load_floats<WHOLE>(a.m, i, a.n), v = load_floats<WHOLE>(a.v, i, a.n);
@@ -89,27 +108,23 @@ static __device__ __forceinline__ void step_weights(const AdamW& a, const AdamWF
     for (int j = 0; j < PACK && FREEZE; j++) frozen |= (unsigned)(g.v[j] == 0) << j;
     if (!(fabsf(grad_scale) <= FLT_MAX) || frozen == (1u << PACK) - 1) return;
     for (int j = 0; j < PACK; j++) {
-        if (frozen >> j & 1) continue;
-        float scaled = g.v[j] * grad_scale;
-        m.v[j] = fmaf(m.v[j], k.m_keep, scaled * k.m_take);
-        v.v[j] = fmaf(v.v[j], k.v_keep, scaled * scaled * k.v_take);
-        float step = m.v[j] / (sqrtf(v.v[j] * k.v_correction) + a.eps) * k.lr_corrected;
-        x.v[j] -= fmaf(x.v[j], k.lr_decay, step);
+        if (!(frozen >> j & 1)) step_element<UPDATE>(x.v[j], m.v[j], v.v[j], g.v[j] * grad_scale, a, k);
     }
-    store_floats<WHOLE>(a.m, m, i, a.n);
-    store_floats<WHOLE>(a.v, v, i, a.n);
+    if (UPDATE != FOLLOW) store_floats<WHOLE>(a.m, m, i, a.n), store_floats<WHOLE>(a.v, v, i, a.n);
+    if (UPDATE == MOMENTUM) return;
     store_floats<WHOLE>(a.master, x, i, a.n);
     if (a.param != (void*)a.master) store_weights<WHOLE>((T*)a.param, x, frozen, i, a);
 }
 
-template <class T, bool FREEZE>
-static __global__ void adamw_kernel(AdamW a, AdamWFactors k, bool aligned) {
+template <Update UPDATE, class T, bool FREEZE>
+static __global__ void update_kernel(AdamW a, AdamWFactors k, bool aligned) {
     size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * PACK;
-    if (aligned && i + PACK <= a.n) step_weights<true, FREEZE, T>(a, k, i);
-    else if (i < a.n) step_weights<false, FREEZE, T>(a, k, i);
+    if (aligned && i + PACK <= a.n) step_weights<UPDATE, true, FREEZE, T>(a, k, i);
+    else if (i < a.n) step_weights<UPDATE, false, FREEZE, T>(a, k, i);
 }
 
-void cuda_adamw(const AdamW* a, DType dt, Stream s) {
+template <Update UPDATE>
+static void update(const AdamW* a, DType dt, Stream s) {
     if (a->n == 0) return;
     double m_correction = 1 - pow(a->beta1, a->t), v_correction = 1 - pow(a->beta2, a->t);
     AdamWFactors k = {a->beta1,
@@ -122,8 +137,43 @@ void cuda_adamw(const AdamW* a, DType dt, Stream s) {
     uintptr_t floats = (uintptr_t)a->master | (uintptr_t)a->m | (uintptr_t)a->v | (uintptr_t)a->grad;
     bool aligned = floats % 16 == 0 && (uintptr_t)a->param % (PACK * dtype_bytes(dt)) == 0;
     with_dtype(dt, [=](auto zero) {
-        auto kernel = a->freeze ? adamw_kernel<decltype(zero), true> : adamw_kernel<decltype(zero), false>;
+        typedef decltype(zero) T;
+        auto kernel = a->freeze ? update_kernel<UPDATE, T, true> : update_kernel<UPDATE, T, false>;
         LAUNCH(kernel, cuda_blocks(a->n, THREADS * PACK), THREADS, 0, cuda_stream(s), *a, k, aligned);
+    });
+}
+
+void cuda_adamw(const AdamW* a, DType dt, Stream s) { update<ADAMW>(a, dt, s); }
+void cuda_momentum(const AdamW* a, Stream s) { update<MOMENTUM>(a, DT_F32, s); }
+void cuda_follow(const AdamW* a, DType dt, Stream s) { update<FOLLOW>(a, dt, s); }
+
+// ---- what makes a matrix orthogonal, beside matmuls: 6 bytes an element of bf16
+
+// out = a x + b y; with y NULL out = x / (sqrt(*norm2) + 1e-7).
+template <class Out, class In>
+static __global__ void combine_kernel(Out* out, float a, const In* x, float b, const In* y, const double* norm2,
+                                      size_t n) {
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= n) return;
+    if (y) out[i] = narrow<Out>(fmaf(b, widen(y[i]), a * widen(x[i])));
+    else out[i] = narrow<Out>(widen(x[i]) * (float)(1 / (sqrt(*norm2) + 1e-7)));
+}
+
+void cuda_combine(void* out, float a, const void* x, float b, const void* y, size_t n, DType dt, Stream s) {
+    if (n == 0) return;
+    with_dtype(dt, [=](auto zero) {
+        typedef decltype(zero) T;
+        LAUNCH((combine_kernel<T, T>), cuda_blocks(n, THREADS), THREADS, 0, cuda_stream(s), (T*)out, a, (const T*)x, b,
+               (const T*)y, (const double*)NULL, n);
+    });
+}
+
+void cuda_normalize(void* out, const float* x, const double* norm2, size_t n, DType dt, Stream s) {
+    if (n == 0) return;
+    with_dtype(dt, [=](auto zero) {
+        typedef decltype(zero) T;
+        LAUNCH((combine_kernel<T, float>), cuda_blocks(n, THREADS), THREADS, 0, cuda_stream(s), (T*)out, 0.0f, x, 0.0f,
+               (const float*)NULL, norm2, n);
     });
 }
 

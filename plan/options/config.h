@@ -25,9 +25,9 @@ typedef struct Config {
     int64_t steps;
     int batch_tokens;
     double lr;
-    const char* schedule;
+    const char *schedule, *optimizer;
     int warmup;
-    double min_lr, weight_decay, beta1, beta2, clip;
+    double min_lr, weight_decay, beta1, beta2, momentum, clip;
     const char* loss;
     double beta, clip_low, clip_high, kl;
     int64_t seed;

@@ -239,7 +239,13 @@ static int is_overruled(const Config* c, const Option* o) {
 
 int config_restore(Config* c, const char* name, const char* value, Err err) {
     const Option* o = option_find(name);
-    if (!o || !(o->is & RUN) || c->given[o - config_options]) return 0;
+    int given = o && c->given[o - config_options];
+    if (given && o->value.at == offsetof(Config, optimizer) && strcmp(value, c->optimizer) != 0)
+        return fail(err,
+                    "--optimizer %s: expected %s, as the saved run has, whose moments the other cannot use; --init "
+                    "starts a run from its weights",
+                    c->optimizer, value);
+    if (!o || !(o->is & RUN) || given) return 0;
     if (is_overruled(c, o)) {
         if (o->value.type == TEXT && !option_key(o)) c->overruled = o->value.name;
         return 0;

@@ -1,5 +1,6 @@
 // many.c - the tables Model.many; see many_ranks.h.
 #include "run/model/many_ranks.h"
+#include "run/model/muon.h"
 #include "run/model/tensor_parallel.h"
 #include "run/model/work.h"
 
@@ -42,9 +43,9 @@ static void use_layer(Model* m, int l, int direction) {
 
 // ---- the update
 
-// Steps a run of elements that this rank owns. Copies of an element, which ranks with the same key/value head have, are
-// rounded by one place and frozen alike, so that they stay equal.
-static void step_run(Model* m, const Config* config, const OwnedRun* run, double lr, int64_t t) {
+// Finds the memory of a run of elements that this rank owns. Copies of an element, which ranks with the same key/value
+// head have, are rounded by one place and frozen alike, so that they stay equal.
+static AdamW step_of(const Model* m, const Config* config, const OwnedRun* run, double lr, int64_t t) {
     const Segment* segment = &run->segment;
     const ParamTensor* tensor = &segment->tensor;
     int has_copies = layer_kv(m, tensor_layer(tensor)) && (tensor->id == QKVW || tensor->id == QKVB);
@@ -57,18 +58,39 @@ static void step_run(Model* m, const Config* config, const OwnedRun* run, double
     a.n = segment->n;
     a.place = run->place;
     a.freeze = work_freezes(m) && param_is_per_layer(tensor->id) && param_cut(tensor->id) >= 0 && !has_copies;
-    model_step_tensor(m, config, &a, tensor, lr, t);
+    model_set_step(m, config, &a, tensor, lr, t);
+    return a;
+}
+
+// Makes the directions of all matrices.
+static void direct(Model* m, const Config* config) {
+    for (int i = 0; i < shape_tensors(&m->shape); i++) {
+        OwnedRun runs[MOST_RUNS];
+        Segment segment = zero_segment(m, i);
+        for (int r = 0, n = muon_takes(segment.tensor.id) ? tp_runs(runs, m, &segment) : 0; r < n; r++) {
+            AdamW a = step_of(m, config, &runs[r], 0, 1);
+            a.beta1 = (float)config->momentum;
+            m->k->ranks->momentum(&a, m->s);
+        }
+    }
+    muon_direct(m->ranks->muon, m);
 }
 
 // Steps all runs. If m->ranks->next is set, weights leave as they are updated.
 static void step(Model* m, const Config* config, double lr, int64_t t) {
     Model* owner = model_owner(m);
+    int is_muon = owner->ranks->muon != NULL;
+    if (is_muon) direct(owner, config);
     if (m->ranks->next) zero_begin_gather(m->ranks->next);
     for (int i = 0; i < shape_tensors(&owner->shape); i++) {
         OwnedRun runs[MOST_RUNS];
         Segment segment = zero_segment(owner, i);
         if (m->ranks->next) zero_advance_gather(m->ranks->next, segment.tensor.bucket);
-        for (int r = 0, n = tp_runs(runs, owner, &segment); r < n; r++) step_run(owner, config, &runs[r], lr, t);
+        for (int r = 0, n = tp_runs(runs, owner, &segment); r < n; r++) {
+            AdamW a = step_of(owner, config, &runs[r], lr, t);
+            if (is_muon && muon_takes(segment.tensor.id)) m->k->ranks->follow(&a, m->dt, m->s);
+            else m->k->adamw(&a, m->dt, m->s);
+        }
     }
     if (m->ranks->next) zero_advance_gather(m->ranks->next, shape_buckets(&owner->shape));
     zero_clear_grads(m);

@@ -133,8 +133,7 @@ static uint64_t rounding_seed(const Model* m, const Config* config, const ParamT
            1;
 }
 
-void model_step_tensor(const Model* m, const Config* config, AdamW* a, const ParamTensor* tensor, double lr,
-                       int64_t t) {
+void model_set_step(const Model* m, const Config* config, AdamW* a, const ParamTensor* tensor, double lr, int64_t t) {
     a->lr = (float)lr;
     a->beta1 = (float)config->beta1;
     a->beta2 = (float)config->beta2;
@@ -143,7 +142,6 @@ void model_step_tensor(const Model* m, const Config* config, AdamW* a, const Par
     a->grad_scale = m->grad_scale;
     a->t = (int)MIN(t, (int64_t)1 << 30);
     a->rounding = rounding_seed(m, config, tensor, t);
-    m->k->adamw(a, m->dt, m->s);
 }
 
 // Steps all tensors on one rank, which owns all: arrays of gradients and moments have the places of the weights.
@@ -157,7 +155,8 @@ static void step_all(const Model* m, const Config* config, double lr, int64_t t)
         a.master = master ? master + tensor.offset : (float*)a.param;
         a.m = first + tensor.offset;
         a.v = second + tensor.offset;
-        model_step_tensor(m, config, &a, &tensor, lr, t);
+        model_set_step(m, config, &a, &tensor, lr, t);
+        m->k->adamw(&a, m->dt, m->s);
     }
     m->k->clear(m->array[MODEL_GRADS], shape_param_elems(&m->shape) * sizeof(float), m->s);
 }

@@ -164,5 +164,5 @@ void model_place_activations(Model* m, const ModelNeeds* needs);
 // step. Loss and squared norm before clipping stay on the device. A norm that is not finite leaves the weights as they
 // were. Weights of many ranks are whole again after zero_gather; or here, with ModelRanks.next, in its layout.
 void model_update(Model* m, const Config* config, double lr, int64_t t);
-// Steps elements of a tensor. `a` has their memory, n, place and freeze; the rest is filled in here.
-void model_step_tensor(const Model* m, const Config* config, AdamW* a, const ParamTensor* tensor, double lr, int64_t t);
+// Sets how elements of a tensor step. `a` has their memory, n, place and freeze; the rest is filled in here.
+void model_set_step(const Model* m, const Config* config, AdamW* a, const ParamTensor* tensor, double lr, int64_t t);

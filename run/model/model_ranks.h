@@ -8,6 +8,7 @@
 #include "run/model/zero.h"
 
 typedef struct Work Work;  // run/model/work.h
+typedef struct Muon Muon;  // run/model/muon.h
 
 // WorkNeeds has the most key/value heads and hidden units that this rank may ever compute.
 typedef struct WorkNeeds {
@@ -58,6 +59,7 @@ typedef struct ModelRanks {
     void* group_scratch;           // scratch of attention over several ranks
     int lends;                     // gradients of what others compute may come back behind the last row (work.h)
     WorkNeeds work_needs;          // zeros: no rank ever computes anything but what it owns
+    Muon* muon;                    // (owner) NULL: AdamW steps all
     Work* work;                    // the parts that this rank computes, its own and others'; NULL: always what it owns
     char* columns[2];              // (N, the widest input of a linear) each, for resized ones
     void *zeros, *spent;  // for a rank that gave all its heads away: (max(N, C)) zeros; (C) fp32 that nobody reads

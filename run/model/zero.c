@@ -8,6 +8,7 @@
 
 #include "plan/base/base.h"
 #include "run/model/model_ranks.h"
+#include "run/model/muon.h"
 
 // ---- memory
 
@@ -158,6 +159,7 @@ void zero_open(Model* m) {
 }
 
 void zero_close(Model* m) {
+    if (m->ranks->muon) muon_close(m->ranks->muon), free(m->ranks->muon);
     free(m->ranks->zero.bucket);
     free(m->param_places);
 }

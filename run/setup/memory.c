@@ -8,6 +8,7 @@
 #include "data/sampler_cut.h"
 #include "plan/published/published.h"
 #include "run/files/close.h"
+#include "run/model/muon.h"
 #include "run/model/tensor_parallel.h"
 #include "run/model/work.h"
 #include "run/step/labels.h"
@@ -34,6 +35,9 @@ static Shape widest_shape(const Run* run) {
     return shape;
 }
 
+// Returns 1 if matrices take steps of Muon.
+static int is_muon(const Run* run) { return run->training && !strcmp(run->config.optimizer, "muon"); }
+
 // Returns the limits of the widest layer.
 static KernelLimits kernel_limits(const Run* run, Shape widest, int N) {
     const Model* m = &run->model;
@@ -50,6 +54,11 @@ static KernelLimits kernel_limits(const Run* run, Shape widest, int N) {
     }
     KernelLimits limits = model_limits(&widest, m->dt, &run->config, N);
     limits.OC = MAX(limits.OC, OC);
+    if (is_muon(run)) {  // a matrix is whole there, and may have as many rows as columns
+        int widest_matrix = model_widest(&m->whole);
+        limits.N = MAX(N, widest_matrix), limits.C = MAX(limits.C, widest_matrix);
+        limits.OC = MAX(limits.OC, widest_matrix);
+    }
     limits.spread = ranks > 1 ? MIN(ranks, widest.kv_heads) : 1;
     if (!run->training) limits.attention = ATTENTION_OWN;  // our own attention alone reads a KV cache
     limits.oversubscribed = run->cluster->oversubscribed;
@@ -180,6 +189,8 @@ static MemoryPlan plan_rows(const Run* run, int N) {
     if (answers) group = tree_attention_scratch(answers, most->NH, most->NKV, most->HS, m->dt);
     memory_insert(&plan, at + 1, "group attention", attends ? group : 0, ON_DEVICE);
     if (m->ranks->owner) memory_insert(&plan, at, "weights, gradients on the move", zero_moving_bytes(m), ON_DEVICE);
+    if (is_muon(run))
+        memory_insert(&plan, at, "matrices of muon", muon_bytes(&m->whole, m->dt, m->world->size), ON_DEVICE);
     add_work(&plan, run, &needs.shape, N);
     add_steps(&plan, run, N);
     return plan;
@@ -501,6 +512,16 @@ static void carve(Run* run, const MemoryPlan* plan) {
     books->others = books->part + largest_tensor(run);
 }
 
+// With --optimizer muon: deals matrices.
+static void open_muon(Run* run, const MemoryPlan* plan) {
+    void* matrices = memory_of(plan, "matrices of muon");
+    Model* owner = model_owner(&run->model);
+    if (!matrices) return;
+    owner->ranks->muon = (Muon*)calloc(1, sizeof *owner->ranks->muon);
+    if (!owner->ranks->muon) die("no memory for an optimizer");
+    muon_open(owner->ranks->muon, owner, NULL, matrices);
+}
+
 void run_take_memory(Run* run, MemoryPlan* plan) {
     char err[ERR_BYTES];
     const Kernels* k = run->model.k;
@@ -511,4 +532,5 @@ void run_take_memory(Run* run, MemoryPlan* plan) {
     memory_take(plan, k);
     carve(run, plan);
     strategies_carve(run, plan);
+    open_muon(run, plan);
 }
