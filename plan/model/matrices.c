@@ -27,22 +27,22 @@ static int dearest_first(const void* a, const void* b) {
     return difference ? (difference > 0 ? 1 : -1) : (x > y) - (x < y);
 }
 
-size_t deal_matrices(Matrix* list, int n, int ranks, const double* speeds, double* scratch) {
+size_t deal_matrices(Matrix* list, int n, int ranks, const double* speeds) {
     Matrix** order = (Matrix**)malloc(((size_t)n + 1) * sizeof *order);
+    double* work = (double*)calloc((size_t)ranks, sizeof *work);
     size_t most = 0;
-    if (!order) die("no memory for %d matrices", n);
+    if (!order || !work) die("no memory for %d matrices", n);
     for (int i = 0; i < n; i++) order[i] = &list[i];
-    for (int r = 0; r < ranks; r++) scratch[r] = 0;
     qsort(order, (size_t)n, sizeof *order, dearest_first);
     for (int i = 0; i < n; i++) {
         double flops = matrix_flops(order[i], 1);
         int best = 0;
         for (int r = 1; r < ranks; r++)
-            if ((scratch[r] + flops) / (speeds ? speeds[r] : 1) < (scratch[best] + flops) / (speeds ? speeds[best] : 1))
+            if ((work[r] + flops) / (speeds ? speeds[r] : 1) < (work[best] + flops) / (speeds ? speeds[best] : 1))
                 best = r;
-        order[i]->rank = best, scratch[best] += flops;
+        order[i]->rank = best, work[best] += flops;
     }
-    free(order);
+    free(order), free(work);
     for (int r = 0; r < ranks; r++) {
         size_t at = 0;
         for (int i = 0; i < n; i++)

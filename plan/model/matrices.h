@@ -16,8 +16,9 @@ typedef struct Matrix {
 // Lists the matrices of the layers of a whole model, and returns how many; list NULL: counts them.
 int shape_matrices(Matrix* list, const Shape* whole);
 // Deals n matrices among `ranks`, the dearest first, each to the rank that would be through with it first. speeds
-// (ranks): 1 is full pace; NULL: all have it. Returns the most elements that any rank gets. scratch (ranks).
-size_t deal_matrices(Matrix* list, int n, int ranks, const double* speeds, double* scratch);
+// (ranks): 1 is full pace; NULL: all have it. Returns the most elements that any rank gets. It ends the program without
+// memory.
+size_t deal_matrices(Matrix* list, int n, int ranks, const double* speeds);
 // Returns the operations of making a matrix orthogonal, in `steps` steps.
 double matrix_flops(const Matrix* m, int steps);
 // Makes holdings of what is dealt. In the arena; 0, or -1 without memory.

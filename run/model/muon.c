@@ -42,20 +42,12 @@ static Matrix* list_matrices(int* n, const Shape* whole) {
     return list;
 }
 
-static size_t deal(Matrix* list, int n, int ranks, const double* speeds) {
-    double* scratch = (double*)malloc((size_t)ranks * sizeof *scratch);
-    if (!scratch) die("no memory for %d ranks", ranks);
-    size_t most = deal_matrices(list, n, ranks, speeds, scratch);
-    free(scratch);
-    return most;
-}
-
 // A wave of a move packs at most a layer that leaves and a layer that comes; two waves are under way.
 size_t muon_bytes(const Shape* whole, DType dt, int ranks) {
     Scratch scratch;
     int n;
     Matrix* list = list_matrices(&n, whole);
-    size_t dealt = ranks > 1 ? deal(list, n, ranks, NULL) : 0, layer = shape_bucket(whole, 1).elems;
+    size_t dealt = ranks > 1 ? deal_matrices(list, n, ranks, NULL) : 0, layer = shape_bucket(whole, 1).elems;
     size_t bytes = ALIGNED + place_scratch(&scratch, NULL, list, n, dt) + dealt * sizeof(float);
     free(list);
     return bytes + (ranks > 1 ? 4 * layer * sizeof(float) : 0);
@@ -92,7 +84,7 @@ void muon_open(Muon* x, const Model* m, const double* speeds, void* memory) {
         x->matrices = (float*)m->array[MODEL_V];
         return;
     }
-    deal(x->list, x->n, m->world->size, speeds);
+    deal_matrices(x->list, x->n, m->world->size, speeds);
     for (int i = 0; i < x->n; i++)
         if (x->list[i].rank == rank) x->dealt = MAX(x->dealt, x->list[i].at + elems_of(&x->list[i]));
     x->matrices = (float*)(x->scratch + place_scratch(&scratch, NULL, x->list, x->n, m->dt));
