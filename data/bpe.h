@@ -30,6 +30,8 @@ typedef struct Bpe {
     size_t n_bytes;         // of all tokens
     char* bytes;
     char* added;  // (vocab) 1: a token that no text becomes; NULL: none but end-of-text
+    int* marks;   // (n_marks) added tokens that are not "special"
+    int n_marks;
     TokenIndex index;
     int byte_id[256];  // the token of each single byte, -1 where there is none
     Merge* merges;     // in the order of ranks, while it is read

@@ -1,12 +1,5 @@
 // docs_chat.c - instructions as documents, in the forms of data/README.md; only completions, what an "assistant" says,
-// and the token that ends them are learnt.
-//
-// Each part is encoded alone, so that what is learnt begins at a token. Messages look as the vocabulary's models were
-// taught, by the tokens that it has:
-//
-//   <|im_start|>ROLE\n CONTENT <|im_end|>\n                                            Qwen, SmolLM2
-//   <|start_header_id|>ROLE<|end_header_id|>\n\n CONTENT <|eot_id|>                    Llama 3
-//   ROLE: CONTENT, then a blank line, or after an assistant's the end of the text      others
+// and the token that ends them are learnt. Messages become what the model's chat template makes of them (chat.h).
 //
 // A chat with alternatives to what an assistant said is a tree (docs_tree.c). One segment leads up to the header of
 // each such turn; its children are the turn's content with all that follows, and each alternative.
@@ -17,16 +10,7 @@
 #include "data/tokenizer_files.h"
 #include "plan/base/base.h"
 
-// ---- opening
-
-static Style style_of(const Tokenizer* t) {
-    Style chat = {tokenizer_named(t, "<|im_start|>"), -1, tokenizer_named(t, "<|im_end|>"), "\n", "\n"};
-    Style llama = {tokenizer_named(t, "<|start_header_id|>"), tokenizer_named(t, "<|end_header_id|>"),
-                   tokenizer_named(t, "<|eot_id|>"), "\n\n", ""};
-    if (chat.begin >= 0 && chat.end >= 0) return chat;
-    if (llama.begin >= 0 && llama.header_end >= 0 && llama.end >= 0) return llama;
-    return (Style){-1, -1, -1, ": ", "\n\n"};
-}
+// ---- which form a line has
 
 // Returns the member under the first of two names that the object has; NULL: it has neither.
 static const JsonValue* get_either(const JsonValue* object, const char* name, const char* other) {
@@ -45,120 +29,141 @@ int docs_is_instruction(const JsonValue* root) {
            docs_is_tree(root);
 }
 
-static int put_words(Making* m, const char* words) { return making_text(m, words, strlen(words)); }
+// ---- messages and their tokens
 
-static int put_pair(Making* m) {
-    const JsonValue* root = m->root;
-    if (making_string(m, json_get(root, "prompt"), "\"prompt\"")) return -1;
+int making_messages(Making* m, const JsonValue* messages) {
+    DocsMore* d = m->docs->more;
+    if (d->reading.no_chat) return fail(m->err, "%s", d->reading.no_chat);
+    int n = m->n_messages,
+        failed = chat_read_list(&m->messages, &m->n_messages, messages, m->scratch, &m->used, m->err);
+    m->writer.list = m->messages;
+    for (int i = n; i < m->n_messages && !failed; i++) {
+        const ChatMessage* x = &m->messages[i];
+        d->facts.replaced += x->replaced, d->facts.not_utf8 += docs_utf8_open(0, x->content, x->n) != 0;
+    }
+    d->chats++;
+    return failed;
+}
+
+// Moves the tokens made so far into the document.
+static int take(Making* m) {
+    ChatWriter* w = &m->writer;
+    if (chat_flush(w)) return -1;
+    size_t n = (size_t)w->n;
+    w->n = 0;
+    docs_hash_content(m->docs, w->tokens, n * sizeof *w->tokens);
+    return docs_append_tokens(m->docs, w->tokens, n, m->err);
+}
+
+int making_prompt(Making* m, int n) { return chat_render(&m->writer, m->messages, n) || take(m) ? -1 : 0; }
+
+// Puts what an assistant says in message i, or in its place, and learns it.
+static int put_reply(Making* m, int i, const ChatMessage* as) {
     int64_t from = m->docs->more->n_encoded;
-    if (making_string(m, json_get(root, "completion"), "\"completion\"")) return -1;
+    return chat_content(&m->writer, i, as) || take(m) || making_learn(m, from) ? -1 : 0;
+}
+
+int making_answer(Making* m, const JsonValue* value) {
+    ChatMessage as = {.role = "assistant"};
+    int n = m->n_messages;
+    if (value->type == JSON_ARRAY && making_messages(m, value)) return -1;
+    if (value->type == JSON_ARRAY && (m->n_messages != n + 1 || !chat_learns(&m->messages[n])))
+        return fail(m->err, "expected an answer as a string or one message of an assistant, found %d messages",
+                    m->n_messages - n);
+    if (value->type == JSON_ARRAY) as = m->messages[n], m->n_messages = n;
+    else if (making_read(m, value, "an answer", &as.content, &as.n)) return -1;
+    return put_reply(m, m->writer.n_list, &as);
+}
+
+static int put_turns(Making* m, int i, const JsonValue* value, Node* up);
+
+// Branches after the header of message i: its content, with all messages after it, becomes a child of all before it, and
+// so does each alternative. `up` is the segment of all before it; NULL: the first one, which begins here.
+static int put_branches(Making* m, int i, const JsonValue* value, Node* up) {
+    const JsonValue* others = json_get(value, "alternatives");
+    Node root, child;
+    if (!chat_learns(&m->messages[i]))
+        return fail(m->err, "\"alternatives\" of a message that is not an assistant's: nobody learns them");
+    if (m->depth++ == MOST_DEPTH) return fail(m->err, "more than %d turns have \"alternatives\"", MOST_DEPTH);
+    if (take(m) || (!up && making_node(m, up = &root, NULL, 1))) return -1;
+    if (making_children(m, up, others, "\"alternatives\"") || making_node(m, &child, up, 1)) return -1;
+    if (put_reply(m, i, NULL) || chat_after(&m->writer, i) || put_turns(m, i + 1, json_next(value), &child)) return -1;
+    for (const JsonValue* other = json_elements(others); other; other = json_next(other)) {
+        ChatMessage as = {.role = "assistant"};
+        if (making_node(m, &child, up, 0)) return -1;
+        if (making_read(m, other, "an alternative", &as.content, &as.n) || put_reply(m, i, &as)) return -1;
+    }
+    return 0;
+}
+
+// Puts message i and all that follow it; `value` is its JSON, NULL where there is none with alternatives.
+static int put_turns(Making* m, int i, const JsonValue* value, Node* up) {
+    ChatWriter* w = &m->writer;
+    for (; i < m->n_messages; i++, value = value ? json_next(value) : NULL) {
+        const JsonValue* others = value ? json_get(value, "alternatives") : NULL;
+        if (chat_header(w, i)) return -1;
+        if (others && others->type != JSON_NULL) return put_branches(m, i, value, up);
+        int learns = chat_learns(&m->messages[i]);
+        if (learns ? take(m) || put_reply(m, i, NULL) : chat_content(w, i, NULL)) return -1;
+        if (chat_after(w, i)) return -1;
+    }
+    return take(m);
+}
+
+// Puts all messages; those of `values` may have alternatives.
+static int put_messages(Making* m, const JsonValue* values) {
+    if (chat_begin(&m->writer, m->messages, m->n_messages)) return -1;
+    return put_turns(m, 0, values ? json_elements(values) : NULL, NULL);
+}
+
+// Puts an instruction with its input, if there is any, after a blank line.
+static int put_task(Making* m) {
+    const JsonValue *root = m->root, *input = json_get(root, "input");
+    ChatMessage list[2] = {{.role = "user"}, {.role = "assistant"}};
+    const char* more;
+    size_t n;
+    if (m->docs->more->reading.no_chat) return fail(m->err, "%s", m->docs->more->reading.no_chat);
+    if (making_read(m, json_get(root, "instruction"), "\"instruction\"", &list[0].content, &list[0].n)) return -1;
+    if (input && input->type != JSON_NULL && !json_is(input, "")) {
+        char* end = m->scratch + --m->used;  // the NUL of the instruction
+        memcpy(end, "\n\n", 2), m->used += 2;
+        if (making_read(m, input, "\"input\"", &more, &n)) return -1;
+        list[0].n += 2 + n;
+    }
+    if (making_read(m, json_get(root, "output"), "\"output\"", &list[1].content, &list[1].n)) return -1;
+    m->messages = (ChatMessage*)malloc(sizeof list);
+    if (!m->messages) return fail(m->err, "out of memory for 2 messages");
+    memcpy(m->messages, list, sizeof list);
+    m->n_messages = 2, m->docs->more->chats++;
+    return put_messages(m, NULL);
+}
+
+static int is_list_of(const JsonValue* value, JsonType type) {
+    const JsonValue* first = value->type == JSON_ARRAY ? json_elements(value) : NULL;
+    return first && first->type == type;
+}
+
+// Puts a prompt and its completion: two strings, two lists of messages, or two of tokens, which stay as they are.
+static int put_pair(Making* m) {
+    const JsonValue *prompt = json_get(m->root, "prompt"), *completion = json_get(m->root, "completion");
+    if (is_list_of(prompt, JSON_NUMBER)) {
+        int64_t from = m->docs->more->n_encoded + prompt->n;
+        return making_tokens(m, prompt) || making_tokens(m, completion) || making_learn(m, from) ? -1 : 0;
+    }
+    if (prompt->type == JSON_ARRAY)
+        return making_messages(m, prompt) || making_messages(m, completion) || put_messages(m, NULL) ? -1 : 0;
+    if (making_token(m, m->docs->end_of_text) || making_string(m, prompt, "\"prompt\"")) return -1;
+    int64_t from = m->docs->more->n_encoded;
+    if (making_string(m, completion, "\"completion\"")) return -1;
     return making_token(m, m->docs->tokenizer->stop) || making_learn(m, from) ? -1 : 0;
 }
 
-// Puts the header of a message, which stands before its content. The role may lie in scratch.
-static int put_header(Making* m, const char* role) {
-    if (making_token(m, m->style->begin) || put_words(m, role) || making_token(m, m->style->header_end)) return -1;
-    return put_words(m, m->style->after_role);
-}
-
-// Puts the content of a message that comes in parts, as one text.
-static int put_parts(Making* m, const JsonValue* parts) {
-    size_t n = 0;
-    for (const JsonValue* part = json_elements(parts); part; part = json_next(part)) {
-        const JsonValue* type = json_get(part, "type");
-        if (type && !json_is(type, "text"))
-            return fail(m->err, "a message has a part of type \"%.*s\", expected text alone; leave such lines out",
-                        (int)MIN(type->length, 40), type->text);
-        int64_t more = json_prose(json_get(part, "text"), m->scratch + n, &m->docs->more->facts.replaced);
-        if (more < 0) return fail(m->err, "expected a part of a message as {\"type\": \"text\", \"text\": \"...\"}");
-        n += (size_t)more;
-    }
-    return making_text(m, m->scratch, n);
-}
-
-// Puts the content of a message, `more`, if there is any, after a blank line, and the token that ends the message.
-static int put_content(Making* m, int learns, const JsonValue* content, const JsonValue* more, const char* what) {
-    int64_t from = m->docs->more->n_encoded;
-    int in_parts = content && content->type == JSON_ARRAY;
-    if (in_parts ? put_parts(m, content) : making_string(m, content, what)) return -1;
-    if (more && more->type != JSON_NULL && !json_is(more, ""))
-        if (put_words(m, "\n\n") || making_string(m, more, "\"input\"")) return -1;
-    if (making_token(m, m->style->end)) return -1;
-    if (m->style->end < 0 && learns && making_token(m, m->docs->tokenizer->stop)) return -1;
-    return learns ? making_learn(m, from) : 0;
-}
-
-// Puts the content and the text after it. If no token ends messages, the end of the text already ended a learnt one.
-static int put_body(Making* m, int learns, const JsonValue* content, const JsonValue* more, const char* what) {
-    if (put_content(m, learns, content, more, what)) return -1;
-    return m->style->end < 0 && learns ? 0 : put_words(m, m->style->after_content);
-}
-
-static int put_message(Making* m, const char* role, const JsonValue* content, const JsonValue* more, const char* what) {
-    int learns = !strcmp(role, "assistant");
-    return put_header(m, role) || put_body(m, learns, content, more, what) ? -1 : 0;
-}
-
-static int put_task(Making* m) {
-    const JsonValue *root = m->root, *input = json_get(root, "input");
-    if (put_message(m, "user", json_get(root, "instruction"), input, "\"instruction\"")) return -1;
-    return put_message(m, "assistant", json_get(root, "output"), NULL, "\"output\"");
-}
-
-// ---- messages, and the tree that they are where an assistant might have said something else
-
-static const char content_words[] = "\"content\" or \"value\" of a message";
-
-// check_calls refuses calls beside a content: templates of models write them, and no template is known here.
-static int check_calls(Making* m, const JsonValue* message) {
-    static const char* const names[] = {"tool_calls", "function_call"};
-    for (int i = 0; i < COUNT(names); i++) {
-        const JsonValue* calls = json_get(message, names[i]);
-        if (calls && calls->type != JSON_NULL && (calls->n > 0 || calls->length > 2))
-            return fail(m->err,
-                        "a message has \"%s\", expected all that it says in \"content\"; write the calls there, as the "
-                        "model's own template does",
-                        names[i]);
-    }
-    return 0;
-}
-
-static int put_turns(Making* m, const JsonValue* message, Node* up);
-
-// Branches after the header of a turn: its content, with all turns after it, becomes a child of all before it, and so
-// does each alternative. `up` is the segment of all before it; NULL: the first one, which begins here.
-static int put_branches(Making* m, const JsonValue* message, Node* up, int learns, const JsonValue* content) {
-    const JsonValue* others = json_get(message, "alternatives");
-    Node root, child;
-    if (!learns) return fail(m->err, "\"alternatives\" of a message that is not an assistant's: nobody learns them");
-    if (m->depth++ == MOST_DEPTH) return fail(m->err, "more than %d turns have \"alternatives\"", MOST_DEPTH);
-    if (!up && making_node(m, up = &root, NULL, 1)) return -1;
-    if (making_children(m, up, others, "\"alternatives\"") || making_node(m, &child, up, 1)) return -1;
-    if (put_body(m, 1, content, NULL, content_words) || put_turns(m, json_next(message), &child)) return -1;
-    for (const JsonValue* other = json_elements(others); other; other = json_next(other))
-        if (making_node(m, &child, up, 0) || put_content(m, 1, other, NULL, "an alternative")) return -1;
-    return 0;
-}
-
-// Puts a message and all that follow it.
-static int put_turns(Making* m, const JsonValue* message, Node* up) {
-    for (; message; message = json_next(message)) {
-        const JsonValue *role = get_either(message, "role", "from"), *content = get_either(message, "content", "value"),
-                        *others = json_get(message, "alternatives");
-        if (json_string(role, m->scratch) < 0)
-            return fail(m->err, "expected \"role\" or \"from\" of a message as a string");
-        const char* name = json_is(role, "human") ? "user" : json_is(role, "gpt") ? "assistant" : m->scratch;
-        int learns = !strcmp(name, "assistant");
-        if (check_calls(m, message) || put_header(m, name)) return -1;
-        if (others && others->type != JSON_NULL) return put_branches(m, message, up, learns, content);
-        if (put_body(m, learns, content, NULL, content_words)) return -1;
-    }
-    return 0;
-}
-
-static int put_messages(Making* m, const JsonValue* messages) {
-    if (messages->type != JSON_ARRAY) return fail(m->err, "expected the messages as an array");
-    return put_turns(m, json_elements(messages), NULL);
+static int put_document(Making* m) {
+    const JsonValue* messages = messages_of(m->root);
+    if (messages && !json_get(m->root, "answers"))
+        return making_messages(m, messages) || put_messages(m, messages) ? -1 : 0;
+    if (has_both(m->root, "prompt", "completion")) return put_pair(m);
+    return docs_is_tree(m->root) ? making_tree(m) : put_task(m);
 }
 
 int docs_add_instruction(Docs* docs, const JsonValue* root, Err err) {
@@ -166,19 +171,15 @@ int docs_add_instruction(Docs* docs, const JsonValue* root, Err err) {
     if (!docs_is_instruction(root))
         return fail(err, "expected an instruction, as in the first line, found the members %s",
                     json_names(root, names, sizeof names));
-    size_t room = root->length + 1;  // for the line, and so for all its strings
+    size_t room = root->length + 3;  // for the line, and so for all its strings
     DocsMore* d = docs->more;
     Making m = {docs, root, .scratch = malloc(room), .first = d->n_encoded, .segments = d->n_segments, .err = err};
+    m.writer = (ChatWriter){.chat = &d->chat, .tokenizer = docs->tokenizer, .err = err};
     if (!m.scratch) return fail(err, "out of memory for a line of %zu bytes", room);
-    const JsonValue* messages = messages_of(root);
-    int is_pair = !messages && has_both(root, "prompt", "completion"), failed = making_token(&m, docs->end_of_text);
-    int has_roles = !is_pair && !docs_is_tree(root);
     making_judges(&m, root);
-    if (has_roles && !d->style.after_role) d->style = style_of(docs->tokenizer);
-    m.style = &d->style;
-    if (!failed && has_roles) failed = messages ? put_messages(&m, messages) : put_task(&m);
-    else if (!failed) failed = is_pair ? put_pair(&m) : making_tree(&m);
-    free(m.scratch);
+    int failed = put_document(&m);
+    chat_free(&m.writer);
+    free(m.messages), free(m.scratch);
     if (!failed && !m.learns) failed = fail(err, "nothing here is to be learnt: no assistant speaks");
     int64_t end = d->n_encoded;
     for (int64_t i = d->n_segments; i-- > m.segments; end = d->segments[i].place)

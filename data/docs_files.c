@@ -233,6 +233,8 @@ static int open_corpus(Docs** out, const char* const* paths, int n_paths, const 
     if (!more) return fail(err, "out of memory for the corpus");
     more->reading = reading;
     if (!reading.text_key) more->reading.text_key = DOCS_TEXT_KEY;
+    if (reading.chat) more->chat = *reading.chat;
+    else if (!reading.no_chat && chat_find(&more->chat, tokenizer, NULL, 0, err)) return close_more(more), -1;
     more->keying = keying;
     more->unpacked = -1;
     more->encodes = !tokenizer->is_bytes;

@@ -4,6 +4,7 @@
 // Only text with a BPE vocabulary is encoded into memory at opening, because its lengths must be known. Tokens of a
 // shard before its first end-of-text token are a document, too: the end of one that began elsewhere.
 #pragma once
+#include "data/chat.h"
 #include "data/docs_formats.h"
 #include "data/json.h"
 #include "data/sampler.h"
@@ -27,6 +28,8 @@ typedef struct DocsReading {
     // Is called now and then while text is encoded, with the bytes so far, of a total that is not 0.
     void (*tell)(int64_t done, int64_t total);
     int64_t total;
+    const ChatTemplate* chat;  // of messages; NULL: what the vocabulary has, or, with no_chat, none, and that says why
+    const char* no_chat;
 } DocsReading;
 #define DOCS_TEXT_KEY "text"
 
@@ -76,12 +79,6 @@ typedef struct LabelNeeds {
     int old, reference, advantage, pairs;
 } LabelNeeds;
 
-// The form in which a vocabulary's models see messages (docs_chat.c).
-typedef struct Style {
-    int begin, header_end, end;              // tokens; -1: none
-    const char *after_role, *after_content;  // NULL: it is not known yet, as searching a vocabulary takes time
-} Style;
-
 // The hash of a document that is being indexed: of every byte of its text, or every token of a shard.
 typedef struct ContentHash {
     uint64_t lanes[4];
@@ -106,7 +103,6 @@ typedef struct DocsMore {
     int encodes;          // the tokenizer is no byte tokenizer: text is encoded at opening
     DocsFacts facts;
     ContentHash hashing;  // of the next one
-    Style style;
     // Tokens of text with a BPE vocabulary and of instructions, encoded_bytes (2 or 4) each, from their place on.
     void* encoded;
     int encoded_bytes;
@@ -125,6 +121,9 @@ typedef struct DocsMore {
     int64_t unpacked_bytes;
     int keying;  // nothing is indexed: content becomes the hash of all files and of how they are read
     int64_t keyed_bytes;
+    ChatTemplate chat;    // of messages
+    const char* no_chat;  // why messages cannot be read; NULL: they can
+    int64_t chats;        // lists of messages that were read
     // Weight of the labels first .. first + n of a document; NULL: all count alike.
     double (*weigh)(const Docs* docs, int64_t doc, int64_t first, int n);
     const char* judges;  // name of the first member by which a line says how good its answers are; NULL: none does
@@ -137,6 +136,9 @@ static inline int docs_has_trees(const Docs* docs) { return docs->more->n_segmen
 double docs_squares(const Docs* docs, int64_t doc);  // twice the pairs of a token and one that it sees; 0: no tree
 // terms (n) = those of tokens first .. first + n of a document, as labels.
 void docs_terms(const Docs* docs, int64_t doc, int64_t first, int n, LabelTerms* terms);
+int docs_lack_references(const Docs* docs);  // 1: no label has one
+// Gives every label its reference: all (docs_tokens) is -log p of each token. 0, or -1 with a message.
+int docs_set_references(Docs* docs, const float* all, Err err);
 // DocsMore.weigh as the sum over the learnt ones of these, and as the number of pairs of answers with one preferred.
 double docs_weight(const Docs* docs, int64_t doc, int64_t first, int n);
 double docs_pairs(const Docs* docs, int64_t doc, int64_t first, int n);

@@ -14,8 +14,17 @@ int making_token(Making* m, int token) {
 }
 
 int making_string(Making* m, const JsonValue* value, const char* what) {
-    int64_t n = json_prose(value, m->scratch, &m->docs->more->facts.replaced);
-    return n < 0 ? fail(m->err, "expected %s as a string", what) : making_text(m, m->scratch, (size_t)n);
+    const char* text = "";
+    size_t n = 0;
+    return making_read(m, value, what, &text, &n) ? -1 : making_text(m, text, n);
+}
+
+int making_read(Making* m, const JsonValue* value, const char* what, const char** text, size_t* n) {
+    int64_t bytes = json_prose(value, m->scratch + m->used, &m->docs->more->facts.replaced);
+    if (bytes < 0) return fail(m->err, "expected %s as a string", what);
+    *text = m->scratch + m->used, *n = (size_t)bytes;
+    m->used += (size_t)bytes + 1;
+    return 0;
 }
 
 int making_learn(Making* m, int64_t from) {

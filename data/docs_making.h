@@ -1,13 +1,17 @@
 // docs_making.h - a document being made of a line of JSONL, part after part: instructions (docs_chat.c), trees
 // (docs_tree.c). All return 0, or -1 with a message.
 #pragma once
+#include "data/chat.h"
 #include "data/docs_files.h"
 
 typedef struct Making {
     Docs* docs;
-    const JsonValue* root;    // of the line
-    char* scratch;            // room for all strings of the line, one after another
-    const Style* style;       // of messages (docs_chat.c)
+    const JsonValue* root;  // of the line
+    char* scratch;          // room for all strings of the line, one after another
+    size_t used;            // bytes of it
+    ChatMessage* messages;  // (n_messages) of the chat, in scratch
+    int n_messages;
+    ChatWriter writer;        // of their tokens
     int64_t first, segments;  // place of its first token, and segments of all documents before
     int learns;               // something of it
     int depth;                // of the branch that is being put
@@ -17,7 +21,9 @@ typedef struct Making {
 int making_text(Making* m, const char* text, size_t n);
 int making_token(Making* m, int token);                                  // -1: none is put
 int making_string(Making* m, const JsonValue* value, const char* what);  // what: for the message
-int making_learn(Making* m, int64_t from);                               // tokens from this place on are to be learnt
+// making_read appends a string to scratch, without its tokens.
+int making_read(Making* m, const JsonValue* value, const char* what, const char** text, size_t* n);
+int making_learn(Making* m, int64_t from);  // tokens from this place on are to be learnt
 
 // making_tokens puts the tokens of an answer as they are; making_terms reads what its members say of labels `from` on.
 typedef struct Rewards {
@@ -26,6 +32,12 @@ typedef struct Rewards {
 int making_tokens(Making* m, const JsonValue* list);
 int making_rewards(Making* m, const JsonValue* answers, Rewards* rewards);
 int making_terms(Making* m, const JsonValue* answer, int64_t from, const Rewards* rewards, DocsSegment* segment);
+
+// making_messages reads a list of messages behind those that are there. making_prompt puts the first n of them, and the
+// header of an answer; making_answer puts an answer to these, a string or a list of one message, and learns it.
+int making_messages(Making* m, const JsonValue* messages);
+int making_prompt(Making* m, int n);
+int making_answer(Making* m, const JsonValue* value);
 
 void making_judges(Making* m, const JsonValue* object);  // sets DocsMore.judges by its members
 

@@ -57,13 +57,11 @@ static int find_list(Making* m, const JsonValue* answer, const char* name, Label
 
 int making_tokens(Making* m, const JsonValue* list) {
     int64_t token;
-    if (list->type != JSON_ARRAY || list->n == 0)
-        return fail(m->err, "expected \"tokens\" of an answer as an array that is not empty");
+    if (list->type != JSON_ARRAY || list->n == 0) return fail(m->err, "expected tokens as an array that is not empty");
     int i = 0;
     for (const JsonValue* at = json_elements(list); at; at = json_next(at), i++) {
         if (json_int64(at, &token) || token < 0 || token >= m->docs->tokenizer->vocab)
-            return fail(m->err, "expected number %d of \"tokens\" of an answer from 0 to %d", i,
-                        m->docs->tokenizer->vocab - 1);
+            return fail(m->err, "expected number %d of the tokens from 0 to %d", i, m->docs->tokenizer->vocab - 1);
         if (making_token(m, (int)token)) return -1;
     }
     return 0;
@@ -144,6 +142,23 @@ void docs_terms(const Docs* docs, int64_t doc, int64_t first, int n, LabelTerms*
     const DocsMore* d = docs->more;
     int64_t place = docs_place(docs, doc), at = place + first;
     for (int i = 0; i < n; i++) terms[i] = place >= 0 && at + i < d->n_terms ? d->terms[at + i] : nothing_said;
+}
+
+int docs_lack_references(const Docs* docs) {
+    const DocsMore* d = docs->more;
+    for (int64_t i = 0; i < d->n_terms; i++)
+        if (!isnan(d->terms[i].reference)) return 0;
+    return 1;
+}
+
+int docs_set_references(Docs* docs, const float* all, Err err) {
+    LabelTerms* terms = docs_terms_to(docs->more, docs->more->n_encoded, err);
+    if (!terms) return -1;
+    for (int64_t doc = 0; doc < docs->n; doc++) {
+        int64_t place = docs_place(docs, doc), n = docs_length(docs, doc);
+        for (int64_t i = 0; i < n && place >= 0; i++) terms[place + i].reference = -all[docs->list[doc].start + i];
+    }
+    return 0;
 }
 
 double docs_weight(const Docs* docs, int64_t doc, int64_t first, int n) {

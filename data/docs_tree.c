@@ -18,9 +18,8 @@
 // ---- making one
 
 int docs_is_tree(const JsonValue* root) {
-    int has_prompt = json_get(root, "prompt") != NULL;
-    return (has_prompt && json_get(root, "answers")) ||
-           (has_prompt && json_get(root, "chosen") && json_get(root, "rejected")) ||
+    return ((json_get(root, "prompt") || json_get(root, "messages")) && json_get(root, "answers")) ||
+           (json_get(root, "chosen") && json_get(root, "rejected")) ||
            (json_get(root, "text") && json_get(root, "children"));
 }
 
@@ -55,22 +54,84 @@ static int put_answer(Making* m, const Node* prompt, const JsonValue* value, con
     const JsonValue* tokens = is_object ? json_get(value, "tokens") : NULL;
     if (making_node(m, &node, prompt, 0)) return -1;
     if (tokens && making_tokens(m, tokens)) return -1;
-    if (!tokens && making_string(m, is_object ? json_get(value, "text") : value, "an answer")) return -1;
-    if (!tokens && making_token(m, m->docs->tokenizer->stop)) return -1;
-    if (making_learn(m, node.first + 1)) return -1;
+    const JsonValue* text = is_object ? json_get(value, "text") : value;
+    if (!tokens && m->n_messages) {
+        if (!text) return fail(m->err, "expected \"text\" or \"tokens\" of an answer");
+        if (making_answer(m, text)) return -1;
+    } else if (!tokens && (making_string(m, text, "an answer") || making_token(m, m->docs->tokenizer->stop))) return -1;
+    if ((tokens || !m->n_messages) && making_learn(m, node.first + 1)) return -1;
     DocsSegment* segment = &m->docs->more->segments[m->docs->more->n_segments - 1];
     segment->rank = rank;
     return is_object ? making_terms(m, value, node.first + 1, rewards, segment) : 0;
 }
 
+// Puts the prompt of an answer: text, or messages.
+static int put_prompt(Making* m, const JsonValue* prompt) {
+    if (prompt->type == JSON_ARRAY) return making_messages(m, prompt) || making_prompt(m, m->n_messages) ? -1 : 0;
+    return making_token(m, m->docs->end_of_text) || making_string(m, prompt, "\"prompt\"") ? -1 : 0;
+}
+
+static int same_json(const JsonValue* a, const JsonValue* b) {
+    return a->length == b->length && !memcmp(a->text, b->text, a->length);
+}
+
+// Puts what two chats begin with, all but their last messages, which become pair[0 .. 2).
+static int put_common_messages(Making* m, const JsonValue* pair[2]) {
+    const JsonValue *a = json_elements(pair[0]), *b = json_elements(pair[1]);
+    while (a && b && json_next(a) && json_next(b) && same_json(a, b)) a = json_next(a), b = json_next(b);
+    if (!a || !b || json_next(a) || json_next(b))
+        return fail(m->err, "expected \"chosen\" and \"rejected\" that are alike up to their last messages");
+    if (making_messages(m, pair[0]) || making_prompt(m, --m->n_messages)) return -1;
+    const JsonValue* said[] = {json_get(a, "content"), json_get(b, "content")};
+    for (int i = 0; i < 2; i++)
+        if (!(pair[i] = said[i])) return fail(m->err, "expected \"content\" of the last messages");
+    return 0;
+}
+
+// Puts what two dialogs begin with, up to the last "\n\nAssistant:" (Anthropic's HH); answers: what follows it.
+static int put_common_text(Making* m, const JsonValue* pair[2], const char* answer[2], size_t n[2]) {
+    static const char mark[] = "\n\nAssistant:";
+    size_t same = 0, end = 0;
+    if (making_read(m, pair[0], "\"chosen\"", &answer[0], &n[0])) return -1;
+    if (making_read(m, pair[1], "\"rejected\"", &answer[1], &n[1])) return -1;
+    while (same < MIN(n[0], n[1]) && answer[0][same] == answer[1][same]) same++;
+    for (size_t i = 0; i + sizeof mark - 1 <= same; i++)
+        if (!memcmp(answer[0] + i, mark, sizeof mark - 1)) end = i + sizeof mark - 1;
+    if (!end)
+        return fail(m->err,
+                    "expected a \"prompt\", or \"chosen\" and \"rejected\" that begin alike, up to "
+                    "\"\\n\\nAssistant:\"");
+    if (making_token(m, m->docs->end_of_text) || making_text(m, answer[0], end)) return -1;
+    for (int i = 0; i < 2; i++) answer[i] += end, n[i] -= end;
+    return 0;
+}
+
+// Puts two answers that are text already.
+static int put_texts(Making* m, const Node* prompt, const char* const text[2], const size_t n[2]) {
+    for (int i = 0; i < 2; i++) {
+        Node node;
+        if (making_node(m, &node, prompt, 0) || making_text(m, text[i], n[i])) return -1;
+        if (making_token(m, m->docs->tokenizer->stop) || making_learn(m, node.first + 1)) return -1;
+        m->docs->more->segments[m->docs->more->n_segments - 1].rank = i;
+    }
+    return 0;
+}
+
 static int put_answers(Making* m) {
-    const JsonValue *root = m->root, *answers = json_get(root, "answers");
+    const JsonValue *root = m->root, *answers = json_get(root, "answers"), *asked = json_get(root, "prompt");
     const JsonValue* pair[] = {json_get(root, "chosen"), json_get(root, "rejected")};
     Rewards rewards = {0, 0};
+    const char* text[2] = {NULL, NULL};
+    size_t n[2];
     Node prompt;
+    if (!asked && answers) asked = json_get(root, "messages");
     if (making_node(m, &prompt, NULL, 1)) return -1;
-    if (making_string(m, json_get(root, "prompt"), "\"prompt\"")) return -1;
+    int failed = asked                         ? put_prompt(m, asked)
+                 : pair[0]->type == JSON_ARRAY ? put_common_messages(m, pair)
+                                               : put_common_text(m, pair, text, n);
+    if (failed) return -1;
     if (making_children(m, &prompt, answers, "\"answers\"")) return -1;
+    if (text[0]) return put_texts(m, &prompt, text, n);
     if (answers && making_rewards(m, answers, &rewards)) return -1;
     for (int i = 0; i < 2 && !answers; i++)
         if (put_answer(m, &prompt, pair[i], &rewards, i)) return -1;
@@ -83,7 +144,7 @@ static int put_branch(Making* m, const JsonValue* object, const Node* up, int is
     const JsonValue* children = json_get(object, "children");
     Node node;
     if (m->depth == MOST_DEPTH) return fail(m->err, "branches at more than %d depths", MOST_DEPTH);
-    if (making_node(m, &node, up, is_first)) return -1;
+    if (making_node(m, &node, up, is_first) || (!up && making_token(m, m->docs->end_of_text))) return -1;
     int64_t own = m->docs->more->n_encoded;
     if (making_string(m, json_get(object, "text"), "\"text\" of a branch")) return -1;
     if (m->docs->more->n_encoded == own) return fail(m->err, "the \"text\" of a branch has no tokens");

@@ -316,17 +316,18 @@ int json_text(const JsonValue* v, char* out, size_t room) {
 // out = the *n_out bytes (at most 6) that stand for the character at p, where n > 0 bytes are left; keep: as json_bytes
 // reads them. Returns how many bytes of p it takes.
 static size_t escape(const char* p, size_t n, int keep, char out[6], size_t* n_out) {
-    static const char hex[] = "0123456789abcdef";
+    static const char hex[] = "0123456789abcdef", named[] = "\b\f\n\r\t\"\\", names[] = "bfnrt\"\\";
     unsigned char c = (unsigned char)*p;
     size_t length;
     uint32_t code = utf8_decode(p, n, &length);
     int is_text = code < 0xd800 || (code > 0xdfff && code < 0x110000);
-    const char *bytes = p, escaped[] = {'\\', 'u', is_text ? '0' : 'd', is_text ? '0' : 'c', hex[c >> 4], hex[c & 15]},
-               pair[] = {'\\', *p};
+    const char *bytes = p, *name = c ? strchr(named, c) : NULL,
+               escaped[] = {'\\', 'u', is_text ? '0' : 'd', is_text ? '0' : 'c', hex[c >> 4], hex[c & 15]},
+               pair[] = {'\\', name ? names[name - named] : 0};
     *n_out = length;
     if (!is_text && !keep) bytes = "\xef\xbf\xbd", *n_out = 3;
+    else if (name) bytes = pair, *n_out = 2;
     else if (!is_text || c < 0x20 || c == 0x7f) bytes = escaped, *n_out = 6;
-    else if (c == '"' || c == '\\') bytes = pair, *n_out = 2;
     memcpy(out, bytes, *n_out);
     return is_text ? length : 1;
 }

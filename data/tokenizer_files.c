@@ -3,6 +3,7 @@
 // llm.c's tokenizer file: 256 int32, little-endian: [0] 20240328, [1] version, [2] number of tokens, [3] end-of-text
 // (version 2; in version 1 it is 50256); then for each token one byte with its length and its bytes. Ids are merge
 // ranks. Source: github.com/karpathy/llm.c, tokenizer.h.
+#define _GNU_SOURCE  // memmem
 #include "data/tokenizer_files.h"
 
 #include <stdlib.h>
@@ -163,6 +164,7 @@ void tokenizer_close(Tokenizer* tokenizer) {
     free(t->length);
     free(t->bytes);
     free(t->added);
+    free(t->marks);
     free(t->index.slots);
     free(t->merges);
     free(t->table);
@@ -173,9 +175,23 @@ void tokenizer_close(Tokenizer* tokenizer) {
 int tokenizer_named(const Tokenizer* tokenizer, const char* name) {
     const Bpe* t = bpe_of(tokenizer);
     size_t n = strlen(name);
-    for (int id = 0; t->added && id < t->base.vocab; id++)
+    for (int id = 0; !tokenizer->is_bytes && t->added && id < t->base.vocab; id++)
         if (t->added[id] && token_length(t, id) == n && !memcmp(t->bytes + t->begin[id], name, n)) return id;
     return -1;
+}
+
+int tokenizer_next_mark(const Tokenizer* tokenizer, const char* text, size_t n, size_t* before, size_t* length) {
+    const Bpe* t = bpe_of(tokenizer);
+    int found = -1;
+    *before = n, *length = 0;
+    for (int i = 0; !tokenizer->is_bytes && i < t->n_marks; i++) {
+        size_t bytes = token_length(t, t->marks[i]);
+        const char* at = memmem(text, MIN(n, *before + bytes), t->bytes + t->begin[t->marks[i]], bytes);
+        size_t place = at ? (size_t)(at - text) : n;
+        if (!at || place > *before || (place == *before && bytes <= *length)) continue;
+        found = t->marks[i], *before = place, *length = bytes;
+    }
+    return found;
 }
 
 int tokenizer_is_qwens(const Tokenizer* t) { return !t->is_bytes && bpe_of(t)->split == SPLIT_QWEN2; }

@@ -128,7 +128,7 @@ static int add_token(Bpe* t, int capacity, const JsonValue* text, const JsonValu
     if (json_int64(id_value, &id) || id < 0 || id >= capacity)
         return fail(err, "the token \"%.*s\" has no id in 0 .. %d", text ? (int)MIN(text->length, 40) : 0,
                     text ? text->text : "", capacity - 1);
-    if (t->length[id] && !in_alphabet) return 0;  // an added token that the vocabulary lists, too
+    if (t->length[id] && !in_alphabet) return t->added[id] = 1, 0;  // an added token that the vocabulary lists, too
     int64_t n = json_string(text, bytes);
     if (n >= 0 && in_alphabet) n = bytes_of_alphabet(bytes, n);
     if (n < 1 || n > TOKEN_MAX || t->length[id])
@@ -151,11 +151,12 @@ static int add_tokens(Bpe* t, int capacity, const JsonValue* vocab, const JsonVa
     int has_begin = 0;
     t->base.end_of_text = -1;
     for (const JsonValue* entry = json_elements(added); entry; entry = json_next(entry)) {
-        const JsonValue* content = json_get(entry, "content");
+        const JsonValue *content = json_get(entry, "content"), *special = json_get(entry, "special");
         if (add_token(t, capacity, content, json_get(entry, "id"), 0, err)) return -1;
         int64_t id = -1;
         int begins = json_is(content, "<|begin_of_text|>"), ends = json_is(content, "<|endoftext|>");
         json_int64(json_get(entry, "id"), &id);
+        if (special && special->type == JSON_FALSE) t->marks[t->n_marks++] = (int)id;
         if (begins || (ends && !has_begin)) t->base.end_of_text = (int)id;
         if (json_is(content, "<|end_of_text|>")) t->base.stop = (int)id;
         has_begin |= begins;
@@ -177,7 +178,9 @@ static int read_vocabulary(Bpe* t, const JsonValue* root, const JsonValue* model
     t->length = calloc((size_t)capacity + 1, 1);
     t->added = calloc((size_t)capacity + 1, 1);
     t->bytes = malloc(file_bytes + 1);
-    if (!t->begin || !t->length || !t->added || !t->bytes) return fail(err, "out of memory for %d tokens", capacity);
+    t->marks = malloc(((size_t)capacity + 1) * sizeof *t->marks);
+    if (!t->begin || !t->length || !t->added || !t->bytes || !t->marks)
+        return fail(err, "out of memory for %d tokens", capacity);
     return add_tokens(t, capacity, vocab, added, err);
 }
 
@@ -305,7 +308,7 @@ char* tokenizer_json_text(const Tokenizer* tokenizer, size_t* n) {
     return json_end(out, &text);
 }
 
-char* tokenizer_config_text(const Tokenizer* tokenizer, int context, size_t* n) {
+char* tokenizer_config_text(const Tokenizer* tokenizer, const TokenizerConfig* config, size_t* n) {
     const Bpe* t = bpe_of(tokenizer);
     char* text = NULL;
     FILE* out = open_memstream(&text, n);
@@ -313,7 +316,8 @@ char* tokenizer_config_text(const Tokenizer* tokenizer, int context, size_t* n) 
     fputs("{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"bos_token\": ", out);
     put_name(out, t, t->base.end_of_text);
     fputs(",\n  \"eos_token\": ", out);
-    put_name(out, t, t->base.stop);
-    fprintf(out, ",\n  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": %d\n}\n", context);
+    put_name(out, t, config->stop);
+    if (config->chat) fputs(",\n  \"chat_template\": ", out), json_put(out, config->chat, config->n_chat);
+    fprintf(out, ",\n  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": %d\n}\n", config->context);
     return json_end(out, &text);
 }

@@ -88,7 +88,8 @@ KINDS = {
     "smollm2": {"splitter": sequence({"type": "Digits", "individual_digits": True}, True),
                 "begin": ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>", "<empty_output>"]},
     "llama3": {"splitter": split(LLAMA3),
-               "end": ["<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>", "<|eot_id|>"]},
+               "end": ["<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>", "<|eot_id|>",
+                       "<|start_header_id|>", "<|end_header_id|>"]},
     "qwen3": {"splitter": split(QWEN), "normalizer": {"type": "NFC"},
               "end": ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "<think>", "</think>"]},
 }

@@ -17,6 +17,7 @@ typedef struct Data {
     Tokenizer* tokenizer;
     int begin, stop;        // the tokens that documents begin with, and that the model ends a text with
     int guessed_bytes;      // no tokenizer was named or came with the checkpoint
+    struct ModelChat* chat; // run/files/chats.h; NULL: nothing is said of chats
     Docs *docs, *val_docs;  // val_docs only with --val
     Sampler *train, *val;   // one and the same unless --val names documents of its own
 } Data;

@@ -320,7 +320,7 @@ CLAIM(quoting_replaces_what_is_not_utf8_or_keeps_its_bytes) {
         const char *bytes, *quoted;
     } cases[] = {
         {"plain", "\"plain\""},
-        {"\"\\/\n\x01\x7f", "\"\\\"\\\\/\\u000a\\u0001\\u007f\""},
+        {"\"\\/\n\x01\x7f", "\"\\\"\\\\/\\n\\u0001\\u007f\""},
         {"\xff", "\"\xef\xbf\xbd\""},
         {"a\xc3", "\"a\xef\xbf\xbd\""},                                                // cut off
         {"\xc0\x80", "\"\xef\xbf\xbd\xef\xbf\xbd\""},                                  // overlong

@@ -37,7 +37,8 @@ typedef struct Config {
     int close_every, resume, new_data;
     const char *resume_from, *init;  // resume_from, eval_choices: NULL if the option stands alone
     // sampling
-    const char *sample, *eval_choices, *rollouts, *score;
+    const char *sample, *eval_choices, *rollouts, *score, *system;
+    int chat;
     int eval, tokens, top_k, answers;
     double temperature;
     // device

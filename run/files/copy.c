@@ -1,5 +1,6 @@
 // copy.c - the state of a run as the files of a checkpoint in memory, and their way to a disk: see files.h.
 #include "run/files/files.h"
+#include "run/files/chats.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +34,7 @@ static int add_tokenizer(StateCopy* copy, const Run* run, Err err) {
     char *bytes = (char*)malloc(MAX(n, (size_t)1)), *text;
     if (bytes) memcpy(bytes, file, n);
     if (add_text(copy, name, bytes, n, err)) return -1;
-    text = tokenizer_config_text(t, run->model.whole.positions, &n);
+    text = run_tokenizer_config(run, &n);
     if (add_text(copy, "tokenizer_config.json", text, n, err)) return -1;
     if (!strcmp(name, "tokenizer.json")) return 0;
     text = tokenizer_json_text(t, &n);
@@ -51,6 +52,8 @@ static int add_small_files(StateCopy* copy, const Run* run, Err err) {
     if (describes_tokens && add_tokenizer(copy, run, err)) return -1;
     char* text = hf_config_text(&m->whole, m->dt, run->data.docs->end_of_text, run->data.stop, &n);
     if (add_text(copy, "config.json", text, n, err) || run_state_check(&saved, &config, err)) return -1;
+    text = run_generation_config(run, &n);
+    if (text) add_file(copy, "generation_config.json", text, n);
     text = run_state_text(&saved, &config);
     return add_text(copy, "state.json", text, text ? strlen(text) : 0, err);
 }

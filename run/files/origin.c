@@ -47,6 +47,7 @@ static void release_claimed(void) {
 static const char* asked_by(const Config* c) {
     return c->resume     ? "--resume"
            : c->sample   ? "--sample"
+           : c->chat     ? "--chat"
            : c->rollouts ? "--rollouts"
            : c->score    ? "--score"
                          : "--eval";

@@ -1,6 +1,7 @@
 // prompts.c - see prompts.h.
 #define _GNU_SOURCE
 #include "run/rl/prompts.h"
+#include "run/files/chats.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -38,22 +39,40 @@ void prompt_free(Prompt* p, int answers) {
     free(p->answers), free(p->tokens), free(p->line), free(p);
 }
 
-static int prompt_encode(Prompt* p, const Run* run, Err err) {
+// These make the tokens of a prompt; text: room for its strings.
+static int encode_text(Prompt* p, const Run* run, const JsonValue* value, char* text, Err err) {
     const Tokenizer* t = run->data.tokenizer;
+    int64_t replaced = 0, bytes = json_prose(value, text, &replaced);
+    if (bytes < 0) return fail(err, "\"prompt\" is neither a string nor messages");
+    p->tokens = sample_begin(run, (size_t)bytes * (size_t)t->most);
+    p->n = 1 + (int)t->encode(t, p->tokens + 1, text, (size_t)bytes);
+    return 0;
+}
+
+static int encode_messages(Prompt* p, const Run* run, const JsonValue* value, char* text, Err err) {
+    ChatMessage* list = NULL;
+    ChatWriter w = {.chat = run_chat(run, "--rollouts"), .tokenizer = run->data.tokenizer, .err = err};
+    size_t used = 0;
+    int n = 0, failed = chat_read_list(&list, &n, value, text, &used, err) || chat_render(&w, list, n);
+    p->tokens = w.tokens, p->n = (int)w.n, w.tokens = NULL;
+    chat_free(&w);
+    free(list);
+    return failed;
+}
+
+static int prompt_encode(Prompt* p, const Run* run, Err err) {
     int context = run->model.shape.context;
     char names[256];
     size_t n = strlen(p->line);
     if (json_parse(&p->json, p->line, n, err)) return -1;
-    const JsonValue* value = json_get(p->json.values, "prompt");
-    if (!value) return fail(err, "no \"prompt\" in it, but %s", json_names(p->json.values, names, sizeof names));
+    const JsonValue *root = p->json.values, *prompt = json_get(root, "prompt"), *messages = json_get(root, "messages");
+    const JsonValue* value = prompt ? prompt : messages;
+    if (!value) return fail(err, "no \"prompt\" or \"messages\" in it, but %s", json_names(root, names, sizeof names));
     char* text = (char*)rollouts_take(n + 1, 1);
-    int64_t replaced = 0, bytes = json_prose(value, text, &replaced);
-    if (bytes >= 0) {
-        p->tokens = sample_begin(run, (size_t)bytes * (size_t)t->most);
-        p->n = 1 + (int)t->encode(t, p->tokens + 1, text, (size_t)bytes);
-    }
+    int failed =
+        value->type == JSON_ARRAY ? encode_messages(p, run, value, text, err) : encode_text(p, run, value, text, err);
     free(text);
-    if (bytes < 0) return fail(err, "\"prompt\" is no string");
+    if (failed) return -1;
     if (p->n == 1) return fail(err, "a prompt without tokens");
     p->most = MIN(run->config.tokens, context - p->n), p->place = -1;
     if (p->most > 0) return 0;
@@ -66,7 +85,7 @@ Prompt* prompt_read(const Run* run, const Lines* lines, int64_t number) {
     p->number = number, p->line = strdup(lines->text);
     if (!p->line) die("--rollouts: no memory for a line");
     if (prompt_encode(p, run, err))
-        die("%s:%" PRId64 ": %s; --rollouts expects {\"prompt\": \"...\"}, a line each",
+        die("%s:%" PRId64 ": %s; --rollouts expects {\"prompt\": \"...\"} or {\"messages\": [...]}, a line each",
             lines->paths->paths[lines->path], lines->number, err);
     return p;
 }

@@ -75,13 +75,8 @@ static void write_scores(const char* path, const Docs* docs, const float* all) {
     if (disk_put_stream(path, 1, out, &text, &bytes, err)) die("--score: %s", err);
 }
 
-void run_score(Run* run) {
-    Err err;
-    const Docs* docs = run->data.val->docs;
+int64_t labels_score(Run* run, float* all) {
     int64_t next = 0, tokens = 0, labels = 0;
-    float* all = (float*)calloc((size_t)docs_tokens(docs) + 1, sizeof *all);
-    if (disk_may_put(run->config.score, err)) die("--score: %s", err);
-    if (!all) die("--score: no memory for %" PRId64 " tokens", docs_tokens(docs));
     while (!run->stopped_by && batch_draw_val(&run->batch, run, &next, &tokens) && run->ranks->plan_val(run)) {
         labels_keep(run, run->data.val);
         labels += run->batch.n_targets, tokens = 0;
@@ -89,7 +84,17 @@ void run_score(Run* run) {
     }
     int is_whole = run->ranks->end_val(run);
     if (run->cluster->unplanned) run_end_unplanned(run);
-    if (!is_whole) die("--score was stopped, and %s was not written", run->config.score);
+    return is_whole ? labels : -1;
+}
+
+void run_score(Run* run) {
+    Err err;
+    const Docs* docs = run->data.val->docs;
+    float* all = (float*)calloc((size_t)docs_tokens(docs) + 1, sizeof *all);
+    if (disk_may_put(run->config.score, err)) die("--score: %s", err);
+    if (!all) die("--score: no memory for %" PRId64 " tokens", docs_tokens(docs));
+    int64_t labels = labels_score(run, all);
+    if (labels < 0) die("--score was stopped, and %s was not written", run->config.score);
     expect_finite(docs, all);
     if (run->model.world->rank == 0) write_scores(run->config.score, docs, all);
     say(stdout, "log-probabilities of %" PRId64 " labels in %s", labels, run->config.score);

@@ -15,6 +15,7 @@
 #include "data/sampler_mix.h"
 #include "data/tokenizer_files.h"
 #include "run/step/labels.h"
+#include "run/files/chats.h"
 #include "run/setup/setup.h"
 
 // ---- the command that started this program, up to its options, for a person to paste
@@ -81,7 +82,7 @@ void run_read_options(Run* run) {
     signal(SIGXFSZ, SIG_IGN);  // a file that may not grow ends no run: the write fails, and its error has words
     if (config_read(c, run->argc, run->argv, err)) die("%s", err);
     // Generated text keeps its lines; what a launcher shows as a terminal may be a file in the end.
-    if (!c->sample && !strcmp(run->cluster->identity.source, "alone")) wrap_output(progress_columns);
+    if (!c->sample && !c->chat && !strcmp(run->cluster->identity.source, "alone")) wrap_output(progress_columns);
     take_threads(c);
     find_command(run, run->argc ? run->argv[0] : "./train");
     if (c->help) config_help(stdout, c->help), end_output(), exit(0);
@@ -90,9 +91,9 @@ void run_read_options(Run* run) {
     if (c->what_if && !config_was_given(c, "--device")) c->device = "virtual";
     if (c->report.n || c->version) return;  // no run: run_show_others
     if (c->resume && c->init) die("--init starts a run, and --resume goes on with one: leave one of them out");
-    books->uses_model = c->sample || c->eval || c->eval_choices || c->rollouts || c->score;
+    books->uses_model = c->sample || c->chat || c->eval || c->eval_choices || c->rollouts || c->score;
     if (books->uses_model) c->resume = 0;  // takes the checkpoint's model, and nothing of its training
-    run->training = !c->sample && !c->eval_choices && !c->rollouts;
+    run->training = !c->sample && !c->chat && !c->eval_choices && !c->rollouts;
     books->claims = run->training && !books->uses_model && !c->probe && !c->explain && !c->dump_grads &&
                     !c->check_layout && !c->tokenize && !run->cluster->searches;
     run->state.val_loss = run->state.loss = books->saved.val_loss = books->saved.loss = NAN;
@@ -158,6 +159,7 @@ static void open_docs(Run* run, const char* option, const PathList* list, Docs**
     int rank = world->rank, takes_turns = world->size > 1 && !run->data.tokenizer->is_bytes;
     DocsReading reading = {.separator = run->config.separator, .text_key = run->config.text_key};
     reading.vocab = ids_of_shards(run), reading.tell = rank == 0 ? tell_encoding : NULL;
+    reading.chat = &run->data.chat->chat, reading.no_chat = run->data.chat->why[0] ? run->data.chat->why : NULL;
     DocsCache cache = {.reading = reading, .dir = dir};
     rewrites_lines = progress_is_terminal() && !strcmp(run->cluster->identity.source, "alone");
     if (takes_turns && rank > 0 && world->table->barrier(world, err)) die("%s", err);
@@ -200,6 +202,7 @@ static void find_ends(Run* run) {
     d->stop = d->begin == t->end_of_text                                    ? t->stop
               : d->begin == LLAMA3_BEGIN && LLAMA3_END < ids_of_shards(run) ? LLAMA3_END
                                                                             : d->begin;
+    if (run_ends_turns(run)) d->stop = d->chat->chat.end;
 }
 
 // Ends the program if a run that goes on has other documents than before.
@@ -237,6 +240,7 @@ void run_open_data(Run* run) {
     Data* d = &run->data;
     struct stat st;
     open_tokenizer(run);
+    run_open_chat(run);
     find_ends(run);
     if (!run->training) return;
     if (c->data.n == 0)  // the C headers of this machine, or the sources of this project where there are none

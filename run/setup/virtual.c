@@ -60,6 +60,7 @@ void run_check_virtual(Run* run) {
     if (!c->machine && !c->what_if && !run->cluster->searches)
         die("--device %s needs --machine FILE or NAME, whose times it takes; try %s", c->device, machine_names());
     refuse(run, c->sample != NULL, "--sample", "it is for training");
+    refuse(run, c->chat, "--chat", "it is for training");
     refuse(run, c->rollouts != NULL, "--rollouts", "it is for training");
     refuse(run, c->probe, "--probe", "its times are those of --machine");
     virtual_nodes(c->node_size ? c->node_size : 8);

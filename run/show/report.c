@@ -14,6 +14,7 @@
 #include "kernels/table/open.h"
 #include "plan/base/disk.h"
 #include "run/show/run_page.h"
+#include "run/files/chats.h"
 #include "run/show/show.h"
 #include "run/step/step.h"
 
@@ -451,6 +452,8 @@ static void print_next(const Run* run) {
     else if (c->resume && run->books->first_step >= c->steps)
         say(stdout, "its steps were done before; to go on: %s --resume --out %s --steps %" PRId64, command, out,
             MAX(2 * done, (int64_t)1));
+    else if (c->save_every && c->steps > 0 && (run_ends_turns(run) || run_learns_chats(run)))
+        say(stdout, "use it:   ./train --out %s --chat", out);
     else if (c->save_every && c->steps > 0)
         say(stdout, "use it:   ./train --out %s --sample \"%s\"", out,
             c->data.n == 1 && !strcmp(c->data.paths[0], "/usr/include") ? "#include <" : "Once ");

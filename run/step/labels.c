@@ -47,12 +47,15 @@ void labels_open(Run* run) {
             docs->more->judges);
     if (run->books->uses_model && !c->score) return;
     if (!c->score && !prefers && !draws && docs->more->n_terms == 0) return;
+    int finds = needs.reference && run->books->claims && docs_lack_references(docs);
+    if (finds) needs.reference = 0;
     if (!c->score && (prefers || draws) && docs_check_labels(docs, &needs, err)) die("--data: %s", err);
     if (!c->score) docs->more->weigh = prefers ? docs_pairs : docs_weight;
     run->labels = (Labels*)calloc(1, sizeof *run->labels);
     if (!run->labels) die("no memory for labels");
     Labels* l = run->labels;
-    l->prefers = prefers, l->beta = c->beta, l->may_keep = prefers || c->score;
+    l->prefers = prefers, l->beta = c->beta, l->may_keep = prefers || c->score || finds;
+    l->lacks_references = finds;
     l->loss = (TokenLoss){.kind = prefers ? LOSS_GIVEN : draws ? LOSS_GRPO : LOSS_NLL};
     l->loss.clip_low = (float)c->clip_low, l->loss.clip_high = (float)c->clip_high, l->loss.kl = (float)c->kl;
 }

@@ -25,10 +25,11 @@ typedef struct Labels {
     const int* places;   // (max_tokens) on the host: index of each token among those of all pieces
     int prefers;         // --loss dpo
     double beta;
-    int keeps;     // 1: the pass at work puts -log p of labels into `kept`, and does nothing else
-    int may_keep;  // 1: some pass will
-    int room;      // most tokens of a batch
-    float* kept;   // (2, room) the tokens of all pieces, one after another; then those of a row, on their way there
+    int keeps;             // 1: the pass at work puts -log p of labels into `kept`, and does nothing else
+    int may_keep;          // 1: some pass will
+    int lacks_references;  // 1: the data have none, so the starting model finds them
+    int room;              // most tokens of a batch
+    float* kept;  // (2, room) the tokens of all pieces, one after another; then those of a row, on their way there
 } Labels;
 
 size_t label_ints(const Run* run, int max_tokens);    // of a Batch's indices; 0 if labels count alike
@@ -43,3 +44,8 @@ void labels_fill_row(Run* run, Row* row);
 void labels_keep(Run* run, const Sampler* sampler);
 void labels_prefer(Run* run);  // a mechanism of --loss dpo: labels_keep, and the weights that follow
 void run_score(Run* run);      // --score
+// Fills all (docs_tokens) with -log p of every label of run->data.val, at its place in the corpus, on all ranks.
+// Returns their number; -1: a signal came before.
+int64_t labels_score(Run* run, float* all);
+// Finds the references that the data lack, or reads them from a run that goes on (run/rl/references.c).
+void references_find(Run* run);

@@ -9,7 +9,9 @@
 #include "run/files/close.h"
 #include "data/tokenizer_files.h"
 #include "run/step/labels.h"
+#include "run/files/chats.h"
 #include "run/rl/rollouts.h"
+#include "run/rl/talk.h"
 #include "run/strategies/strategies.h"
 #include "run/slow/balance.h"
 #include "run/files/saving.h"
@@ -141,6 +143,7 @@ static void plan_only(Run* run) {
 // ---- before training, or other work
 
 static void sample_only(Run* run) {
+    if (run_ends_turns(run)) warn("this model answers by turns: --chat talks with it");
     sample_print(run, run->config.sample, run->config.tokens, (uint64_t)run->config.seed, NULL);
 }
 
@@ -155,6 +158,7 @@ static void choose_work(Run* run) {
     if (c->score) run->instead = run_score;
     if (c->rollouts) run->instead = run_rollouts;
     if (c->sample) run->instead = sample_only;
+    if (c->chat) run->instead = run_talk;
 }
 
 // Plans the memory and takes it, and fills in the weights. Training also measures the device's peak, prints the run
@@ -242,6 +246,7 @@ const Mechanism mechanisms[] = {
     {"slow ranks, work", .begin = balance_begin},
     {"preferences", .begin = labels_prefer},
     {"strategies", .before_update = agree_on_strategy, .end = turn},
+    {"references", .start = references_find},
     {"files", .finish = finish, .close = run_close},
     {NULL},
 };

@@ -3,7 +3,7 @@
 set -e
 train=${TRAIN:-./train} work=${WORK:-$(mktemp -d)} here=$(dirname "$0")
 model=${MODEL:-test/golden/gpt2/init} # a directory with config.json and model.safetensors; here a tiny one
-# A question ends where an answer begins: the form of a tokenizer without tokens for chats (data/README.md).
+# A question ends where an answer begins: the template of a tokenizer without tokens for chats (data/README.md).
 prompt=${PROMPT:-"user: 3 + 3
 
 assistant: "}
@@ -17,7 +17,7 @@ $train --eval --init "$model" --data "$work/chat.jsonl"
 $train --init "$model" --data "$work/chat.jsonl" --val "$work/chat.jsonl" --batch-tokens 256 --steps 40 --lr 0.003 \
     --eval-every 20 --sample-every 0 --out "$work/run"
 $train --eval --out "$work/run" --data "$work/chat.jsonl"
-$train --sample "$prompt" --out "$work/run" --tokens 4 --temperature 0
+echo "3 + 3" | $train --chat --out "$work/run" --tokens 4 --temperature 0
 if ! python3 -c 'import torch, transformers' 2> /dev/null; then
     echo "left out: torch and transformers are not installed"
     exit 0

@@ -1,0 +1,184 @@
+// test_talk.c - a model that is taught chats, from the tokenizer's files to a conversation: its template and its end of
+// turn come into checkpoints, --chat and --rollouts go by them, and preferences need no references of one's own.
+#include "test/program.h"
+
+#define QUIET "--eval-every 0 --sample-every 0 --dtype fp32 --threads 1 "
+#define TINY "--layers 2 --width 64 --heads 4 --context 96 --batch-tokens 768 --lr 0.004 --arch qwen3 " QUIET
+
+// A template that is known, as any file may have it: ChatML that adds a system message.
+#define TEMPLATE                                                                                                 \
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"                       \
+    "{{ '<|im_start|>system\\nBe kind.<|im_end|>\\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\\n' + " \
+    "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}"                      \
+    "{{ '<|im_start|>assistant\\n' }}{% endif %}"
+
+// The numbers in the list of a score.
+static int json_numbers(const char* text) {
+    const char* list = strstr(text, "\"logprobs\": [");
+    int n = list != NULL;
+    for (; list && *list != ']'; list++) n += *list == ',';
+    return n;
+}
+
+static void put_file(const char* name, const char* text) { write_text(name, text, strlen(text)); }
+
+static void before(void) {
+    static char chats[1 << 15], config[4096];
+    size_t n = 0;
+    CHECK_SH(0,
+             "mkdir $W/tok $W/odd && cp test/golden/tokenizers/qwen3.json $W/tok/tokenizer.json && "
+             "cp test/golden/tokenizers/qwen3.json $W/odd/tokenizer.json");
+    size_t at = (size_t)snprintf(config, sizeof config, "{\"eos_token\": \"<|endoftext|>\", \"chat_template\": ");
+    at += json_quote(config + at, TEMPLATE, strlen(TEMPLATE));
+    snprintf(config + at, sizeof config - at, "}");
+    put_file("tok/tokenizer_config.json", config);
+    put_file("odd/chat_template.jinja", "{% for m in messages %}[INST] {{ m }} [/INST]{% endfor %}");
+    put_file("tok/generation_config.json", "{\"eos_token_id\": 3, \"temperature\": 0.7, \"note\": \"a \\\"b\\\"\"}");
+    for (int i = 0; i < 60; i++)
+        n += (size_t)snprintf(chats + n, sizeof chats - n,
+                              "{\"messages\": [{\"role\": \"user\", \"content\": \"double %d\"}, {\"role\": "
+                              "\"assistant\", \"content\": \"%d\"}, {\"role\": \"user\", \"content\": \"thanks\"}, "
+                              "{\"role\": \"assistant\", \"content\": \"welcome\"}]}\n",
+                              i, 2 * i);
+    put_file("chats.jsonl", chats);
+    CHECK_SH(0, "$P --tokenizer $W/tok --data $W/chats.jsonl " TINY "--steps 160 --save-every 160 --out $W/run");
+    CHECK_SAID("use it:   ./train --out & --chat");
+}
+
+CLAIM(a_checkpoint_keeps_the_template_and_ends_at_a_turn) {
+    CHECK_SH(0,
+             "cat $W/run/step-000160/tokenizer_config.json $W/run/step-000160/generation_config.json "
+             "$W/run/step-000160/config.json");
+    CHECK_SAID(
+        "Be kind.<|im_end|> & \"eos_token\": \"<|im_end|>\" & \"eos_token_id\": [1158, 1156] & "
+        "\"temperature\": 0.7 & \"note\": \"a \\\"b\\\"\" & \"eos_token_id\": 1158");
+    CHECK_SH(0, "$P --init $W/run/step-000160 --data $W/chats.jsonl " QUIET
+                "--steps 0 --out $W/again && cmp "
+                "$W/run/step-000160/tokenizer_config.json $W/again/step-000000/tokenizer_config.json");
+}
+
+CLAIM(a_conversation_goes_by_the_template_on_any_ranks) {
+    static char alone[sizeof output];
+    CHECK_SH(0,
+             "printf 'double 7\\nthanks\\n/again\\n/help\\n\\n/quit\\nnever\\n' | "
+             "$P --chat --temperature 0 --out $W/run 2> $W/said");
+    CHECK_STRING(output, "14\nwelcome\nwelcome\n/again answers anew, /quit or Ctrl-D ends\n");
+    strcpy(alone, output);
+    CHECK_SH(
+        0, "printf 'double 7\\nthanks\\n/again\\n/help\\n' | $P --chat --temperature 0 --ranks 2 --tp 2 --out $W/run");
+    CHECK_STRING(output, alone);
+    CHECK_SH(0, "printf 'double 21' | $P --chat --temperature 0 --system 'Be kind.' --init $W/run/step-000160");
+    CHECK_STRING(output, "42\n");
+    CHECK_SH(0, "$P --sample 'double 7' --tokens 4 --out $W/run");
+    CHECK_SAID("--chat talks with it");
+}
+
+// Old turns are left out where the context is full; what does not fit alone is said.
+CLAIM(a_conversation_outgrows_the_context) {
+    CHECK_SH(0,
+             "i=0; while [ $i -lt 9 ]; do echo double $i; echo thanks; i=$((i + 1)); done | "
+             "$P --chat --temperature 0 --out $W/run | tail -n 2");
+    CHECK_STRING(output, "16\nwelcome\n");
+    CHECK_SH(0,
+             "{ head -c 3000 /dev/zero | tr '\\0' 'x'; echo; echo double 4; } | "
+             "$P --chat --temperature 0 --out $W/run");
+    CHECK_SAID("more than the context of 96 tokens & 8");
+}
+
+CLAIM(an_unknown_template_is_said_where_messages_are) {
+    CHECK_REFUSED("chats.jsonl:1: & odd has a chat template that is none of & chats.py",
+                  "$P --tokenizer $W/odd --data $W/chats.jsonl " TINY "--steps 1 --out $W/refused");
+    CHECK_SH(0, "$P --tokenizer $W/odd --data plan/base " TINY "--steps 1 --save-every 1 --out $W/plain");
+    CHECK_REFUSED("--chat: & odd has a chat template", "echo hi | $P --chat --tokenizer $W/odd --out $W/plain");
+}
+
+CLAIM(rollouts_answer_messages_and_are_learnt_as_such) {
+    put_file("ask.jsonl",
+             "{\"messages\": [{\"role\": \"user\", \"content\": \"double 5\"}], \"id\": 3}\n"
+             "{\"prompt\": [{\"role\": \"user\", \"content\": \"double 6\"}]}\n");
+    CHECK_SH(0,
+             "$P --out $W/run --data $W/ask.jsonl --answers 2 --temperature 0 --rollouts $W/rolled.jsonl && "
+             "cat $W/rolled.jsonl");
+    CHECK_SAID(
+        "\"content\": \"double 5\"}], \"id\": 3, \"answers\": [{\"text\": \"10\" & \"text\": \"12\" & \"ended\": true");
+    CHECK_SH(0, "$P --init $W/run/step-000160 --data $W/rolled.jsonl --score $W/scores.jsonl && cat $W/scores.jsonl");
+    CHECK_SAID("\"document\": 1");
+}
+
+// As scripts/recipes/chats.py writes them: ids as they are.
+CLAIM(tokens_of_a_prompt_and_its_completion_stay_as_they_are) {
+    put_file("ids.jsonl", "{\"prompt\": [1157, 400, 198], \"completion\": [52, 1158]}\n");
+    CHECK_SH(0, "$P --init $W/run/step-000160 --data $W/ids.jsonl --score $W/ids.scores && cat $W/ids.scores");
+    CHECK(json_numbers(output) == 2);
+    put_file("ids.jsonl", "{\"prompt\": [1157, 400], \"completion\": [9999]}\n");
+    CHECK_REFUSED("ids.jsonl:1: & number 0 of the tokens",
+                  "$P --init $W/run/step-000160 --data $W/ids.jsonl --score $W/no");
+}
+
+// ---- preferences
+
+#define PAIR(prompt, chosen, rejected) "{\"prompt\": " prompt ", \"chosen\": " chosen ", \"rejected\": " rejected "}\n"
+#define USER "[{\"role\": \"user\", \"content\": \"double 4\"}"
+#define SAYS(text) "{\"role\": \"assistant\", \"content\": \"" text "\"}"
+
+static void prefer(const char* name, const char* options) {
+    CHECK_SH(0,
+             "$P --init $W/run/step-000160 --loss dpo " QUIET
+             "--steps 4 --lr 1e-4 --save-every 2 --keep 0 %s --out $W/%s",
+             options, name);
+}
+
+// Those of the starting model, given with the data, are those that are found.
+CLAIM(references_are_found_kept_and_resumed) {
+    put_file("pairs.jsonl", PAIR(USER "]", "\"8\"", "\"9\"") PAIR("\"2+2=\"", "\"4\"", "\"5\"")
+                                PAIR(USER "]", "[" SAYS("8") "]", "[" SAYS("7") "]"));
+    prefer("found", "--data $W/pairs.jsonl");
+    CHECK_SAID("references of & labels, in");
+    char hash[17];
+    snprintf(hash, sizeof hash, "%s", loss_hash_or_none());
+    CHECK_SH(0, "rm -r $W/found/step-000004 && $P --resume --out $W/found");
+    CHECK(!strcmp(hash, loss_hash_or_none()));
+    CHECK_SH(0,
+             "$P --init $W/run/step-000160 --data $W/pairs.jsonl --dtype fp32 --score $W/pairs.scores && "
+             "python3 -c 'import json, sys\n"
+             "for pair, found in zip(open(sys.argv[1]), open(sys.argv[2])):\n"
+             "    pair, found = json.loads(pair), json.loads(found)[\"logprobs\"]\n"
+             "    for name, terms in zip((\"chosen\", \"rejected\"), found):\n"
+             "        pair[name] = {\"text\": pair[name], \"reference\": terms}\n"
+             "    print(json.dumps(pair))' $W/pairs.jsonl $W/pairs.scores > $W/given.jsonl");
+    prefer("given", "--data $W/given.jsonl");
+    CHECK_SAID("!references of");
+    CHECK_LOSSES("given", "found", 4, 1e-6);
+    prefer("ranks", "--data $W/pairs.jsonl --ranks 3 --zero 2");
+    CHECK_LOSSES("ranks", "found", 4, 1e-5);
+    CHECK_SH(0, "rm $W/found/references.bin $W/found/step-000004 -r");
+    CHECK_REFUSED("--resume & references of the starting model & references.bin", "$P --resume --out $W/found");
+}
+
+// Preferences as people have them: whole chats, and dialogs in one text.
+CLAIM(pairs_without_a_prompt_begin_alike) {
+    put_file("one.jsonl", PAIR(USER "]", "\"8\"", "\"9\""));
+    put_file("whole.jsonl", "{\"chosen\": " USER ", " SAYS("8") "], \"rejected\": " USER ", " SAYS("9") "]}\n");
+    prefer("one", "--data $W/one.jsonl");
+    prefer("whole", "--data $W/whole.jsonl");
+    CHECK_LOSSES("whole", "one", 4, 1e-12);
+    put_file("split.jsonl", PAIR("\"\\n\\nHuman: 2+2\\n\\nAssistant:\"", "\" 4\"", "\" 5\""));
+    put_file("hh.jsonl",
+             "{\"chosen\": \"\\n\\nHuman: 2+2\\n\\nAssistant: 4\", \"rejected\": "
+             "\"\\n\\nHuman: 2+2\\n\\nAssistant: 5\"}\n");
+    prefer("split", "--data $W/split.jsonl");
+    prefer("hh", "--data $W/hh.jsonl");
+    CHECK_LOSSES("hh", "split", 4, 1e-12);
+    static const char* const rows[][2] = {
+        {"{\"chosen\": \"a\", \"rejected\": \"b\"}", "bad.jsonl:1: & Assistant:"},
+        {"{\"chosen\": [" SAYS("a") "], \"rejected\": " USER ", " SAYS("b") "]}", "alike up to their last messages"},
+        {"{\"prompt\": " USER "], \"chosen\": " USER ", " SAYS("a") "], \"rejected\": \"b\"}", "found 2 messages"},
+    };
+    for (int i = 0; i < COUNT(rows); i++) {
+        put_file("bad.jsonl", rows[i][0]);
+        CHECK_REFUSED(rows[i][1],
+                      "$P --init $W/run/step-000160 --loss dpo --data $W/bad.jsonl --steps 1 --out $W/refused");
+    }
+}
+
+PROGRAM_TEST { before(); }
