@@ -77,8 +77,8 @@ int making_answer(Making* m, const JsonValue* value) {
 
 static int put_turns(Making* m, int i, const JsonValue* value, Node* up);
 
-// Branches after the header of message i: its content, with all messages after it, becomes a child of all before it, and
-// so does each alternative. `up` is the segment of all before it; NULL: the first one, which begins here.
+// Branches after the header of message i: its content, with all messages after it, becomes a child of all before it,
+// and so does each alternative. `up` is the segment of all before it; NULL: the first one, which begins here.
 static int put_branches(Making* m, int i, const JsonValue* value, Node* up) {
     const JsonValue* others = json_get(value, "alternatives");
     Node root, child;

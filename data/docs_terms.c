@@ -176,7 +176,7 @@ double docs_weight(const Docs* docs, int64_t doc, int64_t first, int n) {
 }
 
 static int check_label(const LabelTerms* t, const LabelNeeds* needs, const char** missing) {
-    if (needs->old && isnan(t->old)) *missing = "\"logprobs\"";
+    if (needs->old && isnan(t->old)) *missing = "\"logprobs\" (--rollouts writes them)";
     else if (needs->reference && isnan(t->reference)) *missing = "\"reference\"";
     else if (needs->advantage && isnan(t->advantage)) *missing = "\"advantage\" or \"reward\"";
     else if (needs->pairs && t->weight != 1) *missing = "no \"weight\"";

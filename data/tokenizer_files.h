@@ -11,7 +11,7 @@ int tokenizer_parse(Tokenizer** out, const void* data, size_t n, Err err);
 void tokenizer_close(Tokenizer* t);  // NULL is fine
 
 int tokenizer_named(const Tokenizer* t, const char* name);  // the added token of this name, -1: there is none
-// Finds the next mark in n bytes of text: an added token that is not "special", such as <think>, which a server finds in
+// Finds the next mark in n bytes of text: an added token that is not "special", such as <think>, which servers find in
 // text. Returns it, and the bytes before it and of it; -1: there is none, and all bytes are before it.
 int tokenizer_next_mark(const Tokenizer* t, const char* text, size_t n, size_t* before, size_t* length);
 int tokenizer_is_qwens(const Tokenizer* t);  // 1: it cuts text as Qwen2's does

@@ -154,8 +154,8 @@ CLAIM(answers_that_say_it_wrongly_are_refused_by_name) {
         {ANSWER("\"reference\": [0, 0, 1e-9]"), "number 2 of \"reference\" & at most 0"},
         {ANSWER("\"reference\": -1"), "\"reference\" & 3 numbers"},
         {ANSWER("\"rank\": 0.5"), "\"rank\" & whole number"},
-        {"{\"prompt\": \"ab\", \"answers\": [{\"tokens\": [256, 257]}]}\n", "number 1 of \"tokens\" & from 0 to 256"},
-        {"{\"prompt\": \"ab\", \"answers\": [{\"tokens\": []}]}\n", "\"tokens\" & not empty"},
+        {"{\"prompt\": \"ab\", \"answers\": [{\"tokens\": [256, 257]}]}\n", "number 1 of the tokens & from 0 to 256"},
+        {"{\"prompt\": \"ab\", \"answers\": [{\"tokens\": []}]}\n", "tokens & not empty"},
         {"{\"prompt\": \"ab\", \"answers\": [{\"weight\": 1}]}\n", "an answer as a string"},
         {"{\"prompt\": \"ab\", \"answers\": [{\"text\": \"c\", \"reward\": 1}, \"d\"]}\n", "of all 2 answers & of 1"},
     };
@@ -248,13 +248,15 @@ CLAIM(a_loss_without_what_it_needs_is_refused) {
     put_text("plain.jsonl", "{\"prompt\": \"ab\", \"answers\": [\"c\", \"d\"]}\n");
     put_text("drawn.jsonl", "{\"prompt\": \"ab\", \"answers\": [{\"text\": \"c\", \"logprobs\": [-1, -1]}]}\n");
     put_text("alike.jsonl", "{\"prompt\": \"ab\", \"answers\": [{\"text\": \"c\", \"reference\": [-1, -1]}]}\n");
+    put_text("half.jsonl",
+             "{\"prompt\": \"ab\", \"chosen\": {\"text\": \"c\", \"reference\": [-1, -1]}, \"rejected\": \"d\"}\n");
     static const Refusal rows[] = {
-        {"--data $W/plain.jsonl --loss grpo", "document 0 & \"logprobs\"", 0},
-        {"--data $W/plain.jsonl --loss dpo", "document 0 & \"reference\"", 0},
+        {"--data $W/plain.jsonl --loss grpo", "document 0 & \"logprobs\" (--rollouts", 0},
+        {"--data $W/plain.jsonl --loss dpo", "document 0 & two ranks", 0},
         {"--data $W/drawn.jsonl --loss grpo", "document 0 & \"advantage\" or \"reward\"", 0},
-        {"--data $W/drawn.jsonl --loss grpo --kl 1", "document 0 & \"reference\"", 0},
+        {"--data $W/half.jsonl --loss dpo", "document 0 & \"reference\"", 0},
         {"--data $W/alike.jsonl --loss dpo", "document 0 & two ranks", 0},
-        {"--data README.md --loss dpo", "document 0 & \"reference\"", 0},
+        {"--data README.md --loss dpo", "document 0 & two ranks", 0},
         {"--data README.md --beta 1", "--beta & --loss dpo", 0},
         {"--data README.md --clip-low 0.1", "--clip-low & --loss grpo", 0},
     };

@@ -313,7 +313,7 @@ CLAIM(what_is_no_prompt_is_refused_before_a_file_is_touched) {
         {"--data $W/prompts.jsonl $W/pairs.txt", "pairs.txt:2: no \"prompt\"", 0},
         {"--data $W/long.jsonl", "long.jsonl:2: the prompt has 48 tokens & --context 48", 0},
         {"--data $W/empty.jsonl", "empty.jsonl:1: a prompt without tokens", 0},
-        {"--data $W/number.jsonl", "number.jsonl:1: \"prompt\" is no string", 0},
+        {"--data $W/number.jsonl", "number.jsonl:1: \"prompt\" is neither a string", 0},
         {"--data $W/corpus --tokens 3", "corpus: cannot read", 0},
         {"--data /dev/null", "no prompts in --data", 0},
         {"--tokens 3", "expected the prompts, found none", 0},
