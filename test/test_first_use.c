@@ -174,7 +174,7 @@ CLAIM(a_model_from_elsewhere_brings_its_training) {
                   5e-5,
                   32768,
                   20},
-                 {{"train", "--preset", "gpt2-124m"}, 6e-4, 6e-4, 524288, 350},  // a tenth of 3500 steps
+                 {{"train", "--preset", "gpt2-124m"}, 6e-4, 6e-4, 524288, 200},  // a tenth of 2000 steps
                  {{"train", "--preset", "gpt2-124m", "--lr", "0.001", "--warmup", "7", "--batch-tokens", "2048"},
                   0.001,
                   0.001,

@@ -131,6 +131,13 @@ static double default_lr(double parameters) {
     return strtod(text, NULL);
 }
 
+// Muon is ahead on the default run, in steps and in time (dev/results/muon.md). Nobody has measured larger models.
+static const char* default_optimizer(const Config* c) {
+    const Preset* own = presets;
+    int is_own = c->layers == own->layers && c->width == own->width && arch_of(c) == (int)own->arch && !c->init;
+    return is_own ? "muon" : "adamw";
+}
+
 // Trained weights want a smaller step: nanoGPT's config/finetune_shakespeare.py takes 3e-5 for GPT-2, a twentieth, with
 // 32768 tokens and next to no warm-up.
 static void settle_recipe(Config* c) {
@@ -142,6 +149,7 @@ static void settle_recipe(Config* c) {
     if (c->explain) batch = MAX(batch, SHOWN * c->context);
     if (!c->batch_tokens) c->batch_tokens = MAX(batch, c->context);
     if (c->lr == 0) c->lr = default_lr((double)shape_param_count(&shape)) / (tunes ? TUNED : 1);
+    if (!strcmp(c->optimizer, "auto")) c->optimizer = default_optimizer(c);
     if (!c->eval_tokens) c->eval_tokens = recipes[i].eval_tokens;
     if (c->warmup >= 0) return;
     c->warmup = (int)MIN((int64_t)recipes[i].warmup, c->steps / 10);

@@ -240,6 +240,7 @@ static int is_overruled(const Config* c, const Option* o) {
 int config_restore(Config* c, const char* name, const char* value, Err err) {
     const Option* o = option_find(name);
     int given = o && c->given[o - config_options];
+    if (given && o->value.at == offsetof(Config, optimizer) && !strcmp(c->optimizer, "auto")) given = 0;
     if (given && o->value.at == offsetof(Config, optimizer) && strcmp(value, c->optimizer) != 0)
         return fail(err,
                     "--optimizer %s: expected %s, as the saved run has, whose moments the other cannot use; --init "

@@ -249,6 +249,8 @@ static void read_start(Run* run) {
     if (!text || hf_config_parse(&shape, text, n, err)) die("%s: %s", run->books->start_from, err);
     free(text);
     if (c->resume || run->books->uses_model) {
+        if (!config_was_given(c, "--optimizer"))
+            c->optimizer = "adamw";  // a run that says none is older than the option
         text = checkpoint_read_file(run->books->start_from, "state.json", &n, err);
         int is_elsewhere = !text && run->books->uses_model;  // a model from elsewhere has none
         if (!is_elsewhere && (!text || run_state_parse(&run->books->saved, c, text, n, err)))
