@@ -202,8 +202,8 @@ static void ask_planner(Run* run, const char* option, const char* seen) {
     const PlanLimits* limits = &run->clock->limits;
     Batch* b = &run->batch;
     int longest = 0, least = run->strategies ? 0 : run->clock->limits.capacity;
-    b->training = 0, b->n_pieces = 1;
     int64_t most = 0;
+    b->training = 0;
     for (int d = 1; d <= limits->ranks; d++) most = MAX(most, (int64_t)d * widest_capacity(limits, d));
     if (!run->strategies)
         snprintf(held, sizeof held, "; %d rank%s at most %lld", limits->ranks, limits->ranks > 1 ? "s hold" : " holds",
@@ -211,6 +211,7 @@ static void ask_planner(Run* run, const char* option, const char* seen) {
     for (int s = run->config.context; s > MAX(least, longest - 2 * run->model.world->size); s--) {
         if (!seen[s]) continue;
         longest = MAX(longest, s);
+        b->n_pieces = 1;  // a strategy leaves only those of this rank's job
         b->pieces[0] = (Piece){.length = s, .squares = (double)s * s};
         if (!batch_plan(b, run, 0, err)) continue;
         const char* rest = err;
