@@ -3,7 +3,7 @@
 
 #include "data/chat.h"
 
-// Where strings go, one after another.
+// Strings lie in scratch, one after another; the first *used bytes are taken.
 typedef struct Strings {
     char* scratch;
     size_t* used;

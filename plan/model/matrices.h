@@ -8,7 +8,7 @@
 
 typedef struct Matrix {
     int tensor;           // its number in the whole model (shape_tensor)
-    int row, rows, cols;  // of that tensor
+    int row, rows, cols;  // rows of that tensor from `row` on
     int rank;             // that it is dealt to
     size_t at;            // elements of that rank's array before it
 } Matrix;

@@ -22,9 +22,9 @@ typedef struct Muon {
     size_t dealt;       // elements of this rank's array of dealt matrices; 0: it has all, where they are
     Mover there, back;  // between owned pieces and dealt matrices
     float* matrices;    // (dealt)
-    char* scratch;      // of newton_schulz; of the movers
+    char* scratch;      // newton_schulz works there
     double* norm2;      // (1) on the device
-    Arena arena;        // of the lists
+    Arena arena;        // holds the lists
 } Muon;
 
 // Returns the most bytes on the device that any of `ranks` needs, which share the whole model's matrices.
