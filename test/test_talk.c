@@ -57,6 +57,20 @@ CLAIM(a_checkpoint_keeps_the_template_and_ends_at_a_turn) {
                 "$W/run/step-000160/tokenizer_config.json $W/again/step-000000/tokenizer_config.json");
 }
 
+CLAIM(transformers_reads_the_template_and_the_ends) {
+    if (sh("cd $W && python3 -c 'import transformers'")) SKIP("transformers is not here");
+    CHECK_SH(0,
+             "cd $W && python3 -c 'import sys, transformers as t\n"
+             "tokenizer = t.AutoTokenizer.from_pretrained(sys.argv[1])\n"
+             "print(repr(tokenizer.apply_chat_template([{\"role\": \"user\", \"content\": \"hi\"}], tokenize=False, "
+             "add_generation_prompt=True)))\n"
+             "print(tokenizer.eos_token, t.GenerationConfig.from_pretrained(sys.argv[1]).eos_token_id)' "
+             "$W/run/step-000160");
+    CHECK_SAID(
+        "'<|im_start|>system\\nBe kind.<|im_end|>\\n<|im_start|>user\\nhi<|im_end|>\\n<|im_start|>assistant\\n' & "
+        "<|im_end|> [1158, 1156]");
+}
+
 CLAIM(a_conversation_goes_by_the_template_on_any_ranks) {
     static char alone[sizeof output];
     CHECK_SH(0,
@@ -128,7 +142,7 @@ static void prefer(const char* name, const char* options) {
              options, name);
 }
 
-// Those of the starting model, given with the data, are those that are found.
+// References that come with the data, made by --score, are those that the starting model finds.
 CLAIM(references_are_found_kept_and_resumed) {
     put_file("pairs.jsonl", PAIR(USER "]", "\"8\"", "\"9\"") PAIR("\"2+2=\"", "\"4\"", "\"5\"")
                                 PAIR(USER "]", "[" SAYS("8") "]", "[" SAYS("7") "]"));
