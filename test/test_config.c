@@ -299,7 +299,7 @@ CLAIM(defaults_follow_the_size_of_the_model) {
         {"--steps 5 --eval-every tokens=7", 4e-3, 0, 7},
         {"--layers 6 --width 352 --heads 8", 1.1e-3, 100, 32768},   // 9.1M
         {"--layers 8 --width 512 --heads 8", 8.3e-4, 200, 131072},  // 25M
-        {"--preset gpt2-124m", 6e-4, 350, 131072},
+        {"--preset gpt2-124m", 6e-4, 200, 131072},  // a tenth of the steps
         {"--preset gpt2-350m --steps 100000", 3e-4, 715, 131072},
         {"--preset llama-3.1-8b --steps 50", 1.1e-4, 5, 131072},
         {"--preset llama-3.1-8b --layers 320", 1e-4, 179, 131072},

@@ -71,6 +71,15 @@ CLAIM(transformers_reads_the_template_and_the_ends) {
         "<|im_end|> [1158, 1156]");
 }
 
+CLAIM(gguf_reads_the_template_and_the_end) {
+    if (sh("cd $W && python3 -c 'import gguf'")) SKIP("gguf, which llama.cpp's converter reads a vocabulary with");
+    CHECK_SH(0,
+             "cd $W && python3 -c 'import sys, gguf.vocab as g\n"
+             "read = g.SpecialVocab(sys.argv[1])\n"
+             "print(read.special_token_ids[\"eos\"], \"Be kind.\" in read.chat_template)' $W/run/step-000160");
+    CHECK_STRING(output, "1158 True\n");
+}
+
 CLAIM(a_conversation_goes_by_the_template_on_any_ranks) {
     static char alone[sizeof output];
     CHECK_SH(0,

@@ -27,6 +27,15 @@ def way_of(checkpoint):
     return "llama-bpe" if r"|\p{N}{1,3}|" in pattern else "qwen2" if r"|\p{N}|" in pattern else None
 
 
+def is_chat(checkpoint):
+    """Whether a chat template writes all tokens of a prompt, the first one too."""
+    path = os.path.join(checkpoint, "tokenizer_config.json")
+    if not os.path.exists(path):
+        return False
+    with open(path, encoding="utf-8") as f:
+        return "chat_template" in json.load(f)
+
+
 def missing_packages(checkpoint):
     """What the converter will import of this model's kind, and nobody has installed."""
     with open(os.path.join(checkpoint, "config.json"), encoding="utf-8") as f:
@@ -56,8 +65,8 @@ def main():
     def whole(self):
         vocabulary(self)
         keys = {key for part in self.gguf_writer.kv_data for key in part}
-        if "tokenizer.ggml.add_bos_token" not in keys:  # with which documents began where the model was trained
-            self.gguf_writer.add_add_bos_token(True)
+        if "tokenizer.ggml.add_bos_token" not in keys:  # documents began with it, and chats as their template says
+            self.gguf_writer.add_add_bos_token(not is_chat(checkpoint))
         if "tokenizer.ggml.merges" not in keys:  # bytes: llama.cpp wants one, and two NUL are in no text
             self.gguf_writer.add_token_merges(["\u0100 \u0100"])
 
