@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """check_hf.py - checkpoints of ours in Hugging Face's own classes: are the logits the same?
 
-    python3 dev/check_hf.py runs/0/step-003500 ...
+    python3 dev/check_hf.py runs/0/step-002000 ...
 
 Reads documents of very different lengths, packed, through ours (--dump-grads) and one by one through the class that
 config.json names, and prints the largest difference. Byte-level checkpoints get pieces of this file, larger

@@ -19,7 +19,7 @@ try() { # try SCRIPT WORDS: it ends well and prints the words
     fi
 }
 try own_text.sh 'bits per byte'
-try fine_tune.sh '^assistant: [0-9]'
+try fine_tune.sh '^[0-9][0-9]*$'
 try rl.sh 'round 16: mean reward 0\.9'
 try dpo.sh 'likeliest answers: mean reward 0\.9'
 try move_run.sh 'the same bits'

@@ -302,7 +302,7 @@ CLAIM(make_install_takes_man_page_and_completions_from_the_help) {
              "/dev/null || groff -man -Tascii -P-bcou -ww $W/ragged.1 2>&1 | awk '/troff/ || length($0) > 80'");
     CHECK_STRING(output, "0\n");
     CHECK_SH(0, "head -n 20 README.md");
-    CHECK_SAID("make install & GGUF & checkpoint is a Hugging Face model");
+    CHECK_SAID("make install & checkpoint is a Hugging Face model & GGUF");
     CHECK_SH(0, "! command -v mandoc || ! mandoc -T lint -W warning $W/ragged.1");  // what is not here is not asked
     if (sh("command -v bash")) SKIP("no bash here");
     CHECK_SH(0,

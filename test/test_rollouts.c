@@ -309,8 +309,8 @@ CLAIM(ids_without_text_are_never_drawn) {
 CLAIM(what_is_no_prompt_is_refused_before_a_file_is_touched) {
     static const Refusal rows[] = {
         {"--data plan/base/base.h", "base.h:1: & expects {\"prompt\"", 0},
-        {"--data $W/pairs.txt", "pairs.txt:2: no \"prompt\" in it, but \"text\"", 0},
-        {"--data $W/prompts.jsonl $W/pairs.txt", "pairs.txt:2: no \"prompt\"", 0},
+        {"--data $W/pairs.txt", "pairs.txt:2: no \"prompt\" or \"messages\" in it, but \"text\"", 0},
+        {"--data $W/prompts.jsonl $W/pairs.txt", "pairs.txt:2: no \"prompt\" or \"messages\"", 0},
         {"--data $W/long.jsonl", "long.jsonl:2: the prompt has 48 tokens & --context 48", 0},
         {"--data $W/empty.jsonl", "empty.jsonl:1: a prompt without tokens", 0},
         {"--data $W/number.jsonl", "number.jsonl:1: \"prompt\" is neither a string", 0},

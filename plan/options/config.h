@@ -38,8 +38,7 @@ typedef struct Config {
     const char *resume_from, *init;  // resume_from, eval_choices: NULL if the option stands alone
     // sampling
     const char *sample, *eval_choices, *rollouts, *score, *system;
-    int chat;
-    int eval, tokens, top_k, answers;
+    int chat, eval, tokens, top_k, answers;
     double temperature;
     // device
     const char *device, *cpu_isa, *dtype, *rounding;

@@ -162,6 +162,7 @@ void strategies_close(Run* run) {
     if (!x) return;
     *x->before = *run->model.ranks;
     model_set_ranks(&run->model, x->before);
+    memcpy(run->model.array, x->owner.array, sizeof run->model.array);  // the run knows all memory until it ends
     for (int s = 0; s < x->list.n; s++) {
         work_close(x->as[s]->model.ranks->work);
         run_leave_job(x->as[s]);

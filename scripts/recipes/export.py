@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """export.py - a checkpoint in transformers: its tokenizer, its model, a text.
 
-    python3 scripts/recipes/export.py runs/0/step-003500 "Once upon a time"
+    python3 scripts/recipes/export.py runs/0/step-002000 "Once upon a time"
 """
 import os
 import sys
@@ -13,7 +13,7 @@ def main():
     if len(sys.argv) != 3:
         sys.exit(__doc__)
     if not os.path.exists(os.path.join(sys.argv[1], "config.json")):
-        sys.exit(f"export.py: {sys.argv[1]}: expected a checkpoint, found no config.json in it; try runs/0/step-003500")
+        sys.exit(f"export.py: {sys.argv[1]}: expected a checkpoint, found no config.json in it; try runs/0/step-002000")
     tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
     model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
     # Every document begins with this token where the model was trained.

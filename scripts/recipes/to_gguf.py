@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """to_gguf.py - a checkpoint as GGUF, by llama.cpp's own converter; a tokenizer of your own is understood, too.
 
-    python3 scripts/recipes/to_gguf.py path/to/llama.cpp runs/0/step-003500 [options of convert_hf_to_gguf.py]
+    python3 scripts/recipes/to_gguf.py path/to/llama.cpp runs/0/step-002000 [options of convert_hf_to_gguf.py]
 
 The converter knows in what way a tokenizer cuts text by a hash of one text's tokens, which no tokenizer of your own
 has. Here that way is read from tokenizer.json. Needs what the converter needs: torch, transformers, gguf, and for a
@@ -48,7 +48,7 @@ def main():
         sys.exit(__doc__)
     converter, checkpoint = os.path.join(sys.argv[1], "convert_hf_to_gguf.py"), sys.argv[2]
     if not os.path.exists(os.path.join(checkpoint, "config.json")):
-        sys.exit(f"to_gguf.py: {checkpoint}: expected a checkpoint with a config.json; try runs/0/step-003500")
+        sys.exit(f"to_gguf.py: {checkpoint}: expected a checkpoint with a config.json; try runs/0/step-002000")
     if not os.path.exists(os.path.join(sys.argv[1], "conversion")):
         sys.exit(f"to_gguf.py: {sys.argv[1]}: expected llama.cpp with its folders conversion and gguf-py")
     sys.path[:0] = [sys.argv[1], os.path.join(sys.argv[1], "gguf-py")]
