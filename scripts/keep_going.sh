@@ -183,6 +183,10 @@ while :; do
         shift
         if [ "$skips" ]; then skips=; continue; fi
         [ "$hosts" ] && [ "$word" = "${named:-$hosts}" ] && word=$chosen
+        case "${more%% *}$word" in # a run that goes on needs no weights to start from
+            --resume--init) skips=yes && continue ;;
+            --resume--init=*) continue ;;
+        esac
         case "${anew:+new}$word" in
             new--tp | new--pp | new--zero | new--layout | new--strategies | new--capacity) skips=yes ;;
             new--tp=* | new--pp=* | new--zero=* | new--layout=* | new--strategies=* | new--capacity=*) ;;
