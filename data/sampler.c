@@ -40,7 +40,10 @@ static void choose_split(Sampler* s) {
         *(is_held_out(s, d) ? &n_val : &n_train) += 1;
     }
     if (s->val_fraction == 0 || s->val_fraction == 1 || (n_train >= 2 && n_val >= 2)) return;
-    if (tree_squares(s, longest) > 0) return;  // no part of a tree stands alone
+    if (tree_squares(s, longest) > 0) {  // no part of a tree stands alone; where all are held out, none is
+        if (n_train == 0) s->val_fraction = 0;
+        return;
+    }
     int64_t length = docs_length(s->docs, longest), n = (int64_t)((double)length * s->val_fraction + 0.5);
     n = MIN(MAX(n, 2), length - 2);  // a token and its label on either side
     if (n < 2) s->val_fraction = 0;
