@@ -71,10 +71,12 @@ static int read_message(const Strings* s, ChatMessage* m, const JsonValue* value
 
 int chat_read_list(ChatMessage** list, int* n, const JsonValue* messages, char* scratch, size_t* used, Err err) {
     const Strings strings = {scratch, used, err};
-    if (messages->type != JSON_ARRAY) return fail(err, "expected the messages as an array");
+    int is_one = messages->type == JSON_OBJECT;
+    if (messages->type != JSON_ARRAY && !is_one) return fail(err, "expected the messages as an array");
     ChatMessage* more = (ChatMessage*)realloc(*list, ((size_t)*n + (size_t)messages->n + 1) * sizeof *more);
     if (!more) return fail(err, "out of memory for %d messages", messages->n);
     *list = more;
+    if (is_one) return read_message(&strings, &more[(*n)++], messages);
     for (const JsonValue* value = json_elements(messages); value; value = json_next(value))
         if (read_message(&strings, &more[(*n)++], value)) return -1;
     return 0;

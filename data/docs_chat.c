@@ -63,6 +63,8 @@ static int put_reply(Making* m, int i, const ChatMessage* as) {
     return chat_content(&m->writer, i, as) || take(m) || making_learn(m, from) ? -1 : 0;
 }
 
+int making_reply(Making* m, const ChatMessage* as) { return put_reply(m, m->writer.n_list, as); }
+
 int making_answer(Making* m, const JsonValue* value) {
     ChatMessage as = {.role = "assistant"};
     int n = m->n_messages;

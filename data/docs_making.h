@@ -34,9 +34,11 @@ int making_rewards(Making* m, const JsonValue* answers, Rewards* rewards);
 int making_terms(Making* m, const JsonValue* answer, int64_t from, const Rewards* rewards, DocsSegment* segment);
 
 // making_messages reads a list of messages behind those that are there. making_prompt puts the first n of them, and the
-// header of an answer; making_answer puts an answer to these, a string or a list of one message, and learns it.
+// header of an answer; making_answer puts an answer to these, a string or a list of one message, and learns it;
+// making_reply one that is read already.
 int making_messages(Making* m, const JsonValue* messages);
 int making_prompt(Making* m, int n);
+int making_reply(Making* m, const ChatMessage* as);
 int making_answer(Making* m, const JsonValue* value);
 
 void making_judges(Making* m, const JsonValue* object);  // sets DocsMore.judges by its members

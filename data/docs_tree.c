@@ -75,17 +75,23 @@ static int same_json(const JsonValue* a, const JsonValue* b) {
     return a->length == b->length && !memcmp(a->text, b->text, a->length);
 }
 
-// Puts what two chats begin with, all but their last messages, which become pair[0 .. 2).
-static int put_common_messages(Making* m, const JsonValue* pair[2]) {
+// Puts what two chats begin with, all but their last messages, which become said[0 .. 2). No string is read twice: the
+// scratch has room for a line.
+static int put_common_messages(Making* m, const JsonValue* const pair[2], ChatMessage said[2]) {
     const JsonValue *a = json_elements(pair[0]), *b = json_elements(pair[1]);
     while (a && b && json_next(a) && json_next(b) && same_json(a, b)) a = json_next(a), b = json_next(b);
     if (!a || !b || json_next(a) || json_next(b))
         return fail(m->err, "expected \"chosen\" and \"rejected\" that are alike up to their last messages");
-    if (making_messages(m, pair[0]) || making_prompt(m, --m->n_messages)) return -1;
-    const JsonValue* said[] = {json_get(a, "content"), json_get(b, "content")};
-    for (int i = 0; i < 2; i++)
-        if (!(pair[i] = said[i])) return fail(m->err, "expected \"content\" of the last messages");
-    return 0;
+    if (making_messages(m, pair[0]) || making_messages(m, b)) return -1;
+    m->docs->more->chats--, m->n_messages -= 2;
+    for (int i = 0; i < 2; i++) {
+        said[i] = m->messages[m->n_messages + i];
+        if (!chat_learns(&said[i]))
+            return fail(m->err,
+                        "expected \"chosen\" and \"rejected\" that end with an assistant's message, found %.40s's",
+                        said[i].role);
+    }
+    return making_prompt(m, m->n_messages);
 }
 
 // Puts what two dialogs begin with, up to the last "\n\nAssistant:" (Anthropic's HH); answers: what follows it.
@@ -117,21 +123,35 @@ static int put_texts(Making* m, const Node* prompt, const char* const text[2], c
     return 0;
 }
 
+// Puts two answers that are messages already.
+static int put_replies(Making* m, const Node* prompt, const ChatMessage said[2]) {
+    for (int i = 0; i < 2; i++) {
+        Node node;
+        if (making_node(m, &node, prompt, 0) || making_reply(m, &said[i])) return -1;
+        m->docs->more->segments[m->docs->more->n_segments - 1].rank = i;
+    }
+    return 0;
+}
+
 static int put_answers(Making* m) {
     const JsonValue *root = m->root, *answers = json_get(root, "answers"), *asked = json_get(root, "prompt");
     const JsonValue* pair[] = {json_get(root, "chosen"), json_get(root, "rejected")};
     Rewards rewards = {0, 0};
     const char* text[2] = {NULL, NULL};
+    ChatMessage said[2] = {{0}, {0}};
     size_t n[2];
     Node prompt;
     if (!asked && answers) asked = json_get(root, "messages");
+    int has_chats = asked && !answers && asked->type == JSON_STRING && pair[0]->type == JSON_ARRAY && pair[0]->n > 1;
+    if (has_chats) asked = NULL;  // they begin with it
     if (making_node(m, &prompt, NULL, 1)) return -1;
     int failed = asked                         ? put_prompt(m, asked)
-                 : pair[0]->type == JSON_ARRAY ? put_common_messages(m, pair)
+                 : pair[0]->type == JSON_ARRAY ? put_common_messages(m, pair, said)
                                                : put_common_text(m, pair, text, n);
     if (failed) return -1;
     if (making_children(m, &prompt, answers, "\"answers\"")) return -1;
     if (text[0]) return put_texts(m, &prompt, text, n);
+    if (said[0].role) return put_replies(m, &prompt, said);
     if (answers && making_rewards(m, answers, &rewards)) return -1;
     for (int i = 0; i < 2 && !answers; i++)
         if (put_answer(m, &prompt, pair[i], &rewards, i)) return -1;
