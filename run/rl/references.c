@@ -2,20 +2,22 @@
 // the starting model, found by it before the first step.
 //
 // They are kept in the run, since a run that goes on has another model: references.bin holds the hash of the documents,
-// the number of their tokens, and a float for each token, 0 where it is no label.
+// the number of their tokens, the hash of what follows, and a float for each token, 0 where it is no label.
 #include <math.h>
 #include <stdlib.h>
 
+#include "run/slow/balance.h"
 #include "run/step/labels.h"
 #include "run/step/step.h"
 
 typedef struct ReferenceHead {
     char magic[8];  // "RAGGEDLP"
-    uint64_t content, tokens;
+    uint64_t content, tokens, hash;
 } ReferenceHead;
 
-static ReferenceHead head_of(const Docs* docs) {
-    return (ReferenceHead){"RAGGEDL", docs_content(docs), (uint64_t)docs_tokens(docs)};
+static ReferenceHead head_of(const Docs* docs, const float* all) {
+    uint64_t n = (uint64_t)docs_tokens(docs);
+    return (ReferenceHead){"RAGGEDR", docs_content(docs), n, hash_bytes(all, (size_t)n * sizeof *all, 0)};
 }
 
 // Evaluates all documents as --score does.
@@ -35,7 +37,7 @@ static void find(Run* run, float* all) {
 
 static void keep(const Run* run, const char* path, const float* all) {
     char err[ERR_BYTES];
-    ReferenceHead head = head_of(run->data.docs);
+    ReferenceHead head = head_of(run->data.docs, all);
     size_t n = sizeof head + (size_t)head.tokens * sizeof *all;
     char* bytes = (char*)malloc(n);
     if (!bytes) die("no memory for references");
@@ -48,11 +50,12 @@ static void keep(const Run* run, const char* path, const float* all) {
 // Reads what a run kept. Returns 1 if it is there and of these documents.
 static int read_kept(const Run* run, const char* path, float* all) {
     char err[ERR_BYTES];
-    ReferenceHead head = head_of(run->data.docs);
-    size_t wanted = sizeof head + (size_t)head.tokens * sizeof *all, n = 0;
+    ReferenceHead head;
+    size_t wanted = sizeof head + (size_t)docs_tokens(run->data.docs) * sizeof *all, n = 0;
     char* bytes = disk_read_file(path, wanted + 1, &n, err);
-    int is_it = bytes && n == wanted && !memcmp(bytes, &head, sizeof head);
-    if (is_it) memcpy(all, bytes + sizeof head, n - sizeof head);
+    int is_it = bytes && n == wanted;
+    if (is_it) memcpy(all, bytes + sizeof head, n - sizeof head), head = head_of(run->data.docs, all);
+    is_it = is_it && !memcmp(bytes, &head, sizeof head);
     free(bytes);
     return is_it;
 }
@@ -70,7 +73,9 @@ void references_find(Run* run) {
         if (world->rank == 0) known = read_kept(run, path, all);
         run_tell_all(world, &known, sizeof known);
         if (!known)
-            die("--resume: expected references of the starting model for these documents in %s, found none", path);
+            die("--resume: expected references of the starting model for these documents in %s, found none that are "
+                "whole; put them into the data (--score by that model), or start a new run with --init",
+                path);
         run_tell_all(world, all, (size_t)docs_tokens(docs) * sizeof *all);
     } else {
         find(run, all);
@@ -78,4 +83,5 @@ void references_find(Run* run) {
     }
     if (docs_set_references(docs, all, err)) die("%s", err);
     free(all);
+    ahead_plan_now(run, balance_state_hash(run));  // the step that comes was read before these were known
 }
