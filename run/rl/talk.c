@@ -3,6 +3,7 @@
 #define _GNU_SOURCE  // getline, open_memstream
 #include "run/rl/talk.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -10,7 +11,7 @@
 #include "run/core.h"
 #include "run/files/chats.h"
 
-enum { MOST_LINE = 1 << 16, LEAST_ANSWER = 16 };  // bytes; tokens that an answer has room for
+enum { MOST_LINE = 1 << 16, LEAST_ANSWER = 16, A_LOOK = 200 };  // bytes; tokens of an answer; ms between signs of life
 
 typedef struct Talk {
     Run* run;
@@ -38,25 +39,35 @@ static void forget(Talk* x, int i) {
 
 // ---- what the model reads
 
-// Renders the conversation. Returns its tokens, in `w`.
-static int render(Talk* x, ChatWriter* w) {
+// Renders n messages. Returns their tokens, in `w`.
+static int render(const Talk* x, ChatWriter* w, const ChatMessage* list, int n) {
     char err[ERR_BYTES];
     *w = (ChatWriter){.chat = run_chat(x->run, "--chat"), .tokenizer = x->run->data.tokenizer, .err = err};
-    if (chat_render(w, x->list, x->n)) die("--chat: %s", err);
+    if (chat_render(w, list, n)) die("--chat: %s", err);
     return (int)w->n;
 }
 
-// Renders as much of it as leaves room for an answer, into text. Returns 0 if the last message alone is too long.
+// Returns 1 if the system message and the last one leave room for an answer.
+static int last_fits(const Talk* x) {
+    ChatWriter w;
+    int oldest = x->n > 1 && !strcmp(x->list[0].role, "system");
+    ChatMessage list[2] = {x->list[0], x->list[x->n - 1]};
+    int n = render(x, &w, list + !oldest, 1 + oldest);
+    chat_free(&w);
+    return n + LEAST_ANSWER <= x->run->model.shape.context;
+}
+
+// Renders as much of it as leaves room for an answer, into text. Returns 0 if the last message alone is too long, and
+// forgets nothing then.
 static int prepare(Talk* x) {
     ChatWriter w;
-    int context = x->run->model.shape.context, n = render(x, &w), same = 0;
-    while (n + LEAST_ANSWER > context) {
-        int oldest = x->n > 0 && !strcmp(x->list[0].role, "system");
+    int context = x->run->model.shape.context, same = 0, n;
+    if (!last_fits(x)) return 0;
+    while ((n = render(x, &w, x->list, x->n)) + LEAST_ANSWER > context) {
+        int oldest = !strcmp(x->list[0].role, "system");
         chat_free(&w);
-        if (oldest >= x->n - 1) return 0;
         forget(x, oldest);
         while (oldest < x->n - 1 && chat_learns(&x->list[oldest])) forget(x, oldest);
-        n = render(x, &w);
     }
     while (same < MIN(x->cached, n - 1) && w.tokens[same] == x->text[same]) same++;
     memcpy(x->text, w.tokens, (size_t)n * sizeof(int));
@@ -107,22 +118,33 @@ static void answer(Talk* x) {
         x->text[x->n_text++] = token;
     }
     text_print_end(stdout, &filter);
-    putchar('\n');
+    putchar('\n'), fflush(stdout);
     if (fclose(copy)) die("--chat: no memory for an answer");
     say_message(x, "assistant", said, bytes);
 }
 
 // ---- what a person says
 
-// Reads a line without its end, and tells all ranks. Returns its bytes; -1: there is no further one.
+// Waits for input while ranks that wait see that rank 0 lives. Standard input has no buffer then.
+static void wait_for_line(const Talk* x) {
+    Comm* world = x->run->model.world;
+    struct pollfd input = {STDIN_FILENO, POLLIN, 0};
+    for (int is_there = world->size == 1; !is_there; run_tell_all(world, &is_there, sizeof is_there))
+        if (world->rank == 0) is_there = poll(&input, 1, A_LOOK) != 0;
+}
+
+// Reads a line without its end, and tells all ranks. Returns its bytes; -1: there is no further one. What was read of a
+// line that Ctrl-C ends is dropped.
 static ssize_t read_line(const Talk* x, char line[MOST_LINE]) {
     ssize_t n = -1;
+    interrupted = 0;
+    if (x->is_terminal && x->run->model.world->rank == 0) fputs("> ", stdout), fflush(stdout);
+    wait_for_line(x);
     if (x->run->model.world->rank == 0) {
         char* text = NULL;
         size_t room = 0;
-        if (x->is_terminal) fputs("> ", stdout), fflush(stdout);
-        n = getline(&text, &room, stdin);
-        if (n < 0 && interrupted && !feof(stdin)) n = 0, clearerr(stdin), putchar('\n');
+        if (!interrupted) n = getline(&text, &room, stdin);
+        if (interrupted) n = 0, clearerr(stdin), putchar('\n');
         while (n > 0 && strchr("\r\n", text[n - 1])) n--;
         if (n >= MOST_LINE) die("--chat: expected a line of at most %d bytes, found %zd", MOST_LINE - 1, n);
         if (n > 0) memcpy(line, text, (size_t)n);
@@ -142,8 +164,9 @@ static int take_line(Talk* x, const char* line, size_t n) {
     if (again && (x->n < 2 || strcmp(x->list[x->n - 1].role, "assistant") != 0)) return 1;
     if (again) forget(x, x->n - 1);
     else {
-        char* content = strndup(line, n);
+        char* content = (char*)calloc(n + 1, 1);
         if (!content) die("--chat: no memory for a line");
+        memcpy(content, line, n);
         say_message(x, "user", content, n);
     }
     interrupted = 0;
@@ -162,6 +185,8 @@ void run_talk(Run* run) {
     x.text = (int*)malloc(((size_t)run->model.shape.context + 1) * sizeof(int));
     if (!x.text) die("--chat: no memory for %d tokens", run->model.shape.context);
     if (run->config.system) say_message(&x, "system", strdup(run->config.system), strlen(run->config.system));
+    if (x.n && !last_fits(&x)) die("--system: more than the context of %d tokens holds", run->model.shape.context);
+    if (run->model.world->size > 1) setvbuf(stdin, NULL, _IONBF, 0);
     sigaction(SIGINT, &action, &before);
     if (x.is_terminal) say(stdout, "chat    /again answers anew, /quit or Ctrl-D ends, Ctrl-C ends an answer");
     for (ssize_t n; (n = read_line(&x, line)) >= 0 && take_line(&x, line, (size_t)n);) {}
