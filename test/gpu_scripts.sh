@@ -34,7 +34,7 @@ both_calls_fit() { limits_fit $first && limits_fit $second; }
 speeds_are_there() {
     grep -cE '^(own|again|rows): [1-9][0-9]* tokens/s, status 0' \
         $once/second/trainings.out | grep -x 3 && grep -E '^loss hashes.* same$' $once/second/trainings.out &&
-        grep -E '^test_ops TEST_ONLY=embedding: 3 claims hold, 0 skipped' $once/first/ops.out
+        grep -E '^test_ops TEST_ONLY=embedding: 2 claims hold, 0 skipped' $once/first/ops.out
 }
 ranks_agree() {
     ! command -v mpirun || [ "$(grep -c 'status 0; done at step 4.*loss hash' $once/second/ranks.out)" = 3 ]

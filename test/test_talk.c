@@ -106,6 +106,21 @@ CLAIM(a_conversation_outgrows_the_context) {
              "{ head -c 3000 /dev/zero | tr '\\0' 'x'; echo; echo double 4; } | "
              "$P --chat --temperature 0 --out $W/run");
     CHECK_SAID("more than the context of 96 tokens & 8");
+    CHECK_SH(0,
+             "{ echo double 4; head -c 3000 /dev/zero | tr '\\0' 'x'; echo; echo /again; } | "
+             "$P --chat --temperature 0 --out $W/run");
+    CHECK_STRING(output, "8\nthat is more than the context of 96 tokens holds\n8\n");
+    CHECK_REFUSED("--system: more than the context",
+                  "echo hi | $P --chat --out $W/run --system \"$(head -c 3000 /dev/zero | tr '\\0' 'x')\"");
+}
+
+// A byte of 0 is part of a line; ranks that wait for a person see that rank 0 lives.
+CLAIM(a_person_types_odd_bytes_and_thinks_for_long) {
+    CHECK_SH(0, "printf 'a\\0b\\ndouble 7\\n' | $P --chat --temperature 0 --out $W/run | wc -l");
+    CHECK_STRING(output, "2\n");
+    CHECK_SH(0,
+             "{ echo double 7; sleep 3; echo thanks; } | $P --chat --temperature 0 --ranks 2 --timeout 1 --out $W/run");
+    CHECK_STRING(output, "14\nwelcome\n");
 }
 
 CLAIM(an_unknown_template_is_said_where_messages_are) {
@@ -174,8 +189,29 @@ CLAIM(references_are_found_kept_and_resumed) {
     CHECK_LOSSES("given", "found", 4, 1e-6);
     prefer("ranks", "--data $W/pairs.jsonl --ranks 3 --zero 2");
     CHECK_LOSSES("ranks", "found", 4, 1e-5);
-    CHECK_SH(0, "rm $W/found/references.bin $W/found/step-000004 -r");
+    CHECK_SH(0,
+             "rm -r $W/found/step-000004 && printf damaged | dd of=$W/found/references.bin bs=1 seek=200 "
+             "conv=notrunc 2> /dev/null");
+    CHECK_REFUSED("--resume & references.bin, found none that are whole", "$P --resume --out $W/found");
+    CHECK_SH(0, "rm $W/found/references.bin");
     CHECK_REFUSED("--resume & references of the starting model & references.bin", "$P --resume --out $W/found");
+}
+
+// Before the first step the model is the reference, so that its distance is 0.
+CLAIM(rewarded_answers_stay_near_a_model_that_is_found) {
+    put_file("rewarded.jsonl",
+             "{\"prompt\": \"2+2=\", \"answers\": [{\"text\": \"4\", \"reward\": 1, \"logprobs\": [-3, -3]}, "
+             "{\"text\": \"5\", \"reward\": 0, \"logprobs\": [-3, -3]}]}\n");
+    static const char* const runs[][2] = {{"first", "--kl 0.5 --steps 1"},
+                                          {"free", "--kl 0 --steps 1"},
+                                          {"near", "--kl 0.5 --steps 4"},
+                                          {"two", "--kl 0.5 --steps 4 --ranks 2"}};
+    for (int i = 0; i < COUNT(runs); i++)
+        CHECK_SH(0,
+                 "$P --init $W/run/step-000160 --loss grpo --data $W/rewarded.jsonl --lr 0.001 " QUIET "%s --out $W/%s",
+                 runs[i][1], runs[i][0]);
+    CHECK_LOSSES("first", "free", 1, 1e-6);
+    CHECK_LOSSES("two", "near", 4, 1e-5);
 }
 
 // Preferences as people have them: whole chats, and dialogs in one text.
@@ -185,6 +221,10 @@ CLAIM(pairs_without_a_prompt_begin_alike) {
     prefer("one", "--data $W/one.jsonl");
     prefer("whole", "--data $W/whole.jsonl");
     CHECK_LOSSES("whole", "one", 4, 1e-12);
+    put_file("asked.jsonl",
+             "{\"prompt\": \"2*4\", \"chosen\": " USER ", " SAYS("8") "], \"rejected\": " USER ", " SAYS("9") "]}\n");
+    prefer("asked", "--data $W/asked.jsonl");
+    CHECK_LOSSES("asked", "one", 4, 1e-12);
     put_file("split.jsonl", PAIR("\"\\n\\nHuman: 2+2\\n\\nAssistant:\"", "\" 4\"", "\" 5\""));
     put_file("hh.jsonl",
              "{\"chosen\": \"\\n\\nHuman: 2+2\\n\\nAssistant: 4\", \"rejected\": "
@@ -195,6 +235,7 @@ CLAIM(pairs_without_a_prompt_begin_alike) {
     static const char* const rows[][2] = {
         {"{\"chosen\": \"a\", \"rejected\": \"b\"}", "bad.jsonl:1: & Assistant:"},
         {"{\"chosen\": [" SAYS("a") "], \"rejected\": " USER ", " SAYS("b") "]}", "alike up to their last messages"},
+        {"{\"chosen\": " USER "], \"rejected\": " USER "]}", "end with an assistant's message, found user's"},
         {"{\"prompt\": " USER "], \"chosen\": " USER ", " SAYS("a") "], \"rejected\": \"b\"}", "found 2 messages"},
     };
     for (int i = 0; i < COUNT(rows); i++) {
@@ -202,6 +243,19 @@ CLAIM(pairs_without_a_prompt_begin_alike) {
         CHECK_REFUSED(rows[i][1],
                       "$P --init $W/run/step-000160 --loss dpo --data $W/bad.jsonl --steps 1 --out $W/refused");
     }
+}
+
+// A line of a corpus is read into as much memory as it has bytes.
+CLAIM(a_long_answer_of_a_pair_is_read_once) {
+    CHECK_SH(0,
+             "python3 -c 'import json\n"
+             "for c in \"abcd\":\n"
+             "    a, b = ([{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": x}] "
+             "for x in (5000 * c, \"y\"))\n"
+             "    print(json.dumps({\"chosen\": a, \"rejected\": b}))' > $W/long.jsonl");
+    CHECK_SH(0,
+             "$P --data $W/long.jsonl --loss dpo --layers 1 --width 16 --heads 2 --context 8192 --batch-tokens 8192 "
+             "--steps 1 --out $W/long " QUIET);
 }
 
 PROGRAM_TEST { before(); }
