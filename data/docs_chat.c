@@ -162,7 +162,7 @@ static int put_pair(Making* m) {
 
 static int put_document(Making* m) {
     const JsonValue* messages = messages_of(m->root);
-    if (messages && !json_get(m->root, "answers"))
+    if (messages && !json_get(m->root, "answers") && !docs_is_tree(m->root))  // a pair may bring its chat along
         return making_messages(m, messages) || put_messages(m, messages) ? -1 : 0;
     if (has_both(m->root, "prompt", "completion")) return put_pair(m);
     return docs_is_tree(m->root) ? making_tree(m) : put_task(m);

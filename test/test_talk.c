@@ -221,8 +221,8 @@ CLAIM(pairs_without_a_prompt_begin_alike) {
     prefer("one", "--data $W/one.jsonl");
     prefer("whole", "--data $W/whole.jsonl");
     CHECK_LOSSES("whole", "one", 4, 1e-12);
-    put_file("asked.jsonl",
-             "{\"prompt\": \"2*4\", \"chosen\": " USER ", " SAYS("8") "], \"rejected\": " USER ", " SAYS("9") "]}\n");
+    put_file("asked.jsonl", "{\"prompt\": \"2*4\", \"messages\": " USER "], \"chosen\": " USER
+                            ", " SAYS("8") "], \"rejected\": " USER ", " SAYS("9") "]}\n");
     prefer("asked", "--data $W/asked.jsonl");
     CHECK_LOSSES("asked", "one", 4, 1e-12);
     put_file("split.jsonl", PAIR("\"\\n\\nHuman: 2+2\\n\\nAssistant:\"", "\" 4\"", "\" 5\""));

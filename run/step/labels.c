@@ -48,7 +48,7 @@ void labels_open(Run* run) {
     if (run->books->uses_model && !c->score) return;
     if (!c->score && !prefers && !draws && docs->more->n_terms == 0) return;
     int finds = needs.reference && run->books->claims && docs_lack_references(docs);
-    if (finds) needs.reference = 0;
+    if (finds || c->explain) needs.reference = 0;  // a plan needs none
     if (!c->score && (prefers || draws) && docs_check_labels(docs, &needs, err)) die("--data: %s", err);
     if (!c->score) docs->more->weigh = prefers ? docs_pairs : docs_weight;
     run->labels = (Labels*)calloc(1, sizeof *run->labels);
