@@ -127,6 +127,7 @@ CLAIM(an_unknown_template_is_said_where_messages_are) {
     CHECK_REFUSED("chats.jsonl:1: & odd has a chat template that is none of & chats.py",
                   "$P --tokenizer $W/odd --data $W/chats.jsonl " TINY "--steps 1 --out $W/refused");
     CHECK_SH(0, "$P --tokenizer $W/odd --data plan/base " TINY "--steps 1 --save-every 1 --out $W/plain");
+    CHECK_REFUSED("--sample and --chat: expected one of them", "$P --chat --sample x --out $W/run");
     CHECK_REFUSED("--chat: & odd has a chat template", "echo hi | $P --chat --tokenizer $W/odd --out $W/plain");
 }
 
