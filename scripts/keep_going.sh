@@ -137,7 +137,9 @@ look_for_hosts() {
 }
 # A launcher whose daemon has died while it starts may wait for it for ever.
 end_late_start() {
-    sleep "$within"
+    sleep "$within" &
+    trap "kill $!; exit" TERM # no sleep stays behind
+    wait
     [ "$(starts)" = "$began" ] || return
     echo "keep_going: ranks are not there after $within s" >&3
     kill "$job" && sleep 5 && kill -KILL "$job"
