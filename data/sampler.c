@@ -40,14 +40,11 @@ static void choose_split(Sampler* s) {
         *(is_held_out(s, d) ? &n_val : &n_train) += 1;
     }
     if (s->val_fraction == 0 || s->val_fraction == 1 || (n_train >= 2 && n_val >= 2)) return;
-    if (tree_squares(s, longest) > 0) {  // no part of a tree stands alone; where all are held out, none is
-        if (n_train == 0) s->val_fraction = 0;
-        return;
-    }
+    int is_tree = tree_squares(s, longest) > 0;  // no part of it stands alone; where all are held out, none is
     int64_t length = docs_length(s->docs, longest), n = (int64_t)((double)length * s->val_fraction + 0.5);
     n = MIN(MAX(n, 2), length - 2);  // a token and its label on either side
-    if (n < 2) s->val_fraction = 0;
-    else s->cut = length - n, s->cut_length = length, s->cut_hash = s->docs->list[longest].hash;
+    if (is_tree ? n_train == 0 : n < 2) s->val_fraction = 0;
+    else if (!is_tree) s->cut = length - n, s->cut_length = length, s->cut_hash = s->docs->list[longest].hash;
 }
 
 static int fill_side(Sampler* s, Split split, Err err) {
