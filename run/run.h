@@ -131,7 +131,7 @@ typedef struct Books {
     char out[CHECKPOINT_PATH];         // the run directory; empty: none was named, and none is needed
     char start_from[CHECKPOINT_PATH];  // the checkpoint that --resume, --init or --sample begins with; empty: none
     int claims;                        // 1: it trains; no other claims a directory or writes checkpoints
-    int uses_model;                    // 1: a checkpoint is only read (--sample, --eval ...)
+    const char* uses_model;            // the option by which a checkpoint is only read; NULL: there is none
     RunDir dir;                        // held by rank 0 of a run that writes
     int pin;                           // rank 0's pin of start_from; -1: none
     Saving saving;

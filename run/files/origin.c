@@ -43,16 +43,6 @@ static void release_claimed(void) {
     if (claimed) run_dir_release(claimed);
 }
 
-// The option that wants a checkpoint.
-static const char* asked_by(const Config* c) {
-    return c->resume     ? "--resume"
-           : c->sample   ? "--sample"
-           : c->chat     ? "--chat"
-           : c->rollouts ? "--rollouts"
-           : c->score    ? "--score"
-                         : "--eval";
-}
-
 // --resume runs/3/step-000120 names the run too.
 static int out_of_resume_from(Run* run, Origin* o) {
     char* from = config_string(&run->config, strlen(run->config.resume_from) + 1);
@@ -77,7 +67,8 @@ static int find_directory(Run* run, Origin* o) {
     if (o->out[0] || !needs_run) return 0;
     int found = run_dir_newest(o->out, "runs", o->words);
     if (found) return MIN(found, 0);
-    return fail(o->words, "%s: expected a run in ./runs, found none; try --out DIR", asked_by(c));
+    return fail(o->words, "%s: expected a run in ./runs, found none; try --out DIR",
+                c->resume ? "--resume" : run->books->uses_model);
 }
 
 // A run that writes must be alone in its directory.
@@ -104,7 +95,7 @@ static int claim(Run* run, Origin* o) {
 // The newest whole one of the run, or the one that --resume names.
 static int choose(Run* run, Origin* o) {
     const Config* c = &run->config;
-    const char *why = asked_by(c), *from = c->resume_from;
+    const char *why = c->resume ? "--resume" : run->books->uses_model, *from = c->resume_from;
     char err[ERR_BYTES];
     if (from && strrchr(from, '/')) from = strrchr(from, '/') + 1;
     int64_t step = from ? checkpoint_step(from) : -1;

@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "run/slow/balance.h"
 #include "run/step/labels.h"
 #include "run/step/step.h"
 
@@ -83,5 +82,4 @@ void references_find(Run* run) {
     }
     if (docs_set_references(docs, all, err)) die("%s", err);
     free(all);
-    ahead_plan_now(run, balance_state_hash(run));  // the step that comes was read before these were known
 }

@@ -75,6 +75,24 @@ static void take_threads(Config* c) {
     option_set(c, &option_find("--threads")->value, number, NULL);
 }
 
+// Returns the option that uses a model and trains nothing, or NULL. Ends the program where there are two.
+static const char* use_of(const Config* c) {
+    const struct {
+        const char* option;
+        int is_asked;
+    } uses[] = {{"--eval", c->eval || c->eval_choices},
+                {"--score", c->score != NULL},
+                {"--rollouts", c->rollouts != NULL},
+                {"--sample", c->sample != NULL},
+                {"--chat", c->chat}};
+    const char* use = NULL;
+    for (int i = 0; i < COUNT(uses); i++) {
+        if (uses[i].is_asked && use) die("%s and %s: expected one of them, found both", use, uses[i].option);
+        if (uses[i].is_asked) use = uses[i].option;
+    }
+    return use;
+}
+
 void run_read_options(Run* run) {
     char err[ERR_BYTES];
     Config* c = &run->config;
@@ -91,7 +109,7 @@ void run_read_options(Run* run) {
     if (c->what_if && !config_was_given(c, "--device")) c->device = "virtual";
     if (c->report.n || c->version) return;  // no run: run_show_others
     if (c->resume && c->init) die("--init starts a run, and --resume goes on with one: leave one of them out");
-    books->uses_model = c->sample || c->chat || c->eval || c->eval_choices || c->rollouts || c->score;
+    books->uses_model = use_of(c);
     if (books->uses_model) c->resume = 0;  // takes the checkpoint's model, and nothing of its training
     run->training = !c->sample && !c->chat && !c->eval_choices && !c->rollouts;
     books->claims = run->training && !books->uses_model && !c->probe && !c->explain && !c->dump_grads &&

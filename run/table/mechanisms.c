@@ -102,6 +102,7 @@ static void start(Run* run) {
     run->books->unigram_loss = run->books->val_bytes = NAN;
     if (tells) run_unigram_loss(run);
     run_catch_signals(run);
+    references_find(run);  // before the first step is read, since it has them
     ahead_plan_now(run, balance_state_hash(run));
     run->books->log.fd = -1;
     if (run->model.world->rank == 0 && runlog_open(&run->books->log, run->books->out, c->resume, run->state.step, err))
@@ -147,28 +148,18 @@ static void sample_only(Run* run) {
     sample_print(run, run->config.sample, run->config.tokens, (uint64_t)run->config.seed, NULL);
 }
 
-// Chooses the work that the run does in place of training, one of what is asked for.
+// Chooses the work that the run does in place of training.
 static void choose_work(Run* run) {
     const Config* c = &run->config;
-    const struct {
-        const char* option;
-        int is_asked;
-        void (*work)(Run* run);
-    } works[] = {{"--probe", c->probe, run_probe},
-                 {"--eval FILE", c->eval_choices != NULL, run_choices},
-                 {"--eval", c->eval, run_eval},
-                 {"--score", c->score != NULL, run_score},
-                 {"--rollouts", c->rollouts != NULL, run_rollouts},
-                 {"--sample", c->sample != NULL, sample_only},
-                 {"--chat", c->chat, run_talk}};
-    const char* chosen = NULL;
     if (c->explain || c->dump_grads) run->instead = plan_only;
     if (c->check_layout) run->instead = run->strategies ? run_check_strategies : run_check_layout;
-    for (int i = 0; i < COUNT(works); i++) {
-        if (!works[i].is_asked) continue;
-        if (chosen) die("%s and %s: expected one of them, found both", chosen, works[i].option);
-        chosen = works[i].option, run->instead = works[i].work;
-    }
+    if (c->probe) run->instead = run_probe;
+    if (c->eval_choices) run->instead = run_choices;
+    if (c->eval) run->instead = run_eval;
+    if (c->score) run->instead = run_score;
+    if (c->rollouts) run->instead = run_rollouts;
+    if (c->sample) run->instead = sample_only;
+    if (c->chat) run->instead = run_talk;
 }
 
 // Plans the memory and takes it, and fills in the weights. Training also measures the device's peak, prints the run
@@ -256,7 +247,6 @@ const Mechanism mechanisms[] = {
     {"slow ranks, work", .begin = balance_begin},
     {"preferences", .begin = labels_prefer},
     {"strategies", .before_update = agree_on_strategy, .end = turn},
-    {"references", .start = references_find},
     {"files", .finish = finish, .close = run_close},
     {NULL},
 };
