@@ -16,18 +16,18 @@ int shape_matrices(Matrix* list, const Shape* whole) {
 }
 
 // With r the shorter side and c the longer one a step makes r x r of the matrix, squares that, and multiplies by it.
-double matrix_flops(const Matrix* m, int steps) {
+double matrix_flops(const Matrix* m) {
     double r = MIN(m->rows, m->cols), c = MAX(m->rows, m->cols);
-    return steps * (4 * r * r * c + 2 * r * r * r);
+    return 4 * r * r * c + 2 * r * r * r;
 }
 
 static int dearest_first(const void* a, const void* b) {
     const Matrix *x = *(Matrix*const*)a, *y = *(Matrix*const*)b;
-    double difference = matrix_flops(y, 1) - matrix_flops(x, 1);
+    double difference = matrix_flops(y) - matrix_flops(x);
     return difference ? (difference > 0 ? 1 : -1) : (x > y) - (x < y);
 }
 
-size_t deal_matrices(Matrix* list, int n, int ranks, const double* speeds) {
+size_t deal_matrices(Matrix* list, int n, int ranks) {
     Matrix** order = (Matrix**)malloc(((size_t)n + 1) * sizeof *order);
     double* work = (double*)calloc((size_t)ranks, sizeof *work);
     size_t most = 0;
@@ -35,12 +35,10 @@ size_t deal_matrices(Matrix* list, int n, int ranks, const double* speeds) {
     for (int i = 0; i < n; i++) order[i] = &list[i];
     qsort(order, (size_t)n, sizeof *order, dearest_first);
     for (int i = 0; i < n; i++) {
-        double flops = matrix_flops(order[i], 1);
         int best = 0;
         for (int r = 1; r < ranks; r++)
-            if ((work[r] + flops) / (speeds ? speeds[r] : 1) < (work[best] + flops) / (speeds ? speeds[best] : 1))
-                best = r;
-        order[i]->rank = best, work[best] += flops;
+            if (work[r] < work[best]) best = r;
+        order[i]->rank = best, work[best] += matrix_flops(order[i]);
     }
     free(order), free(work);
     for (int r = 0; r < ranks; r++) {

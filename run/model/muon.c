@@ -47,7 +47,7 @@ size_t muon_bytes(const Shape* whole, DType dt, int ranks) {
     Scratch scratch;
     int n;
     Matrix* list = list_matrices(&n, whole);
-    size_t dealt = ranks > 1 ? deal_matrices(list, n, ranks, NULL) : 0, layer = shape_bucket(whole, 1).elems;
+    size_t dealt = ranks > 1 ? deal_matrices(list, n, ranks) : 0, layer = shape_bucket(whole, 1).elems;
     size_t bytes = ALIGNED + place_scratch(&scratch, NULL, list, n, dt) + dealt * sizeof(float);
     free(list);
     return bytes + (ranks > 1 ? 4 * layer * sizeof(float) : 0);
@@ -74,7 +74,7 @@ static void open_movers(Muon* x, const Model* m) {
     x->back = mover_open(m, m->world, RESHARD_COPY, COMM_PARAMETERS, DT_F32, &dealt, &owned, &x->arena);
 }
 
-void muon_open(Muon* x, const Model* m, const double* speeds, void* memory) {
+void muon_open(Muon* x, const Model* m, void* memory) {
     int rank = m->world->rank;
     Scratch scratch;
     *x = (Muon){.norm2 = (double*)memory, .scratch = (char*)memory + ALIGNED};
@@ -84,7 +84,7 @@ void muon_open(Muon* x, const Model* m, const double* speeds, void* memory) {
         x->matrices = (float*)m->array[MODEL_V];
         return;
     }
-    deal_matrices(x->list, x->n, m->world->size, speeds);
+    deal_matrices(x->list, x->n, m->world->size);
     for (int i = 0; i < x->n; i++)
         if (x->list[i].rank == rank) x->dealt = MAX(x->dealt, x->list[i].at + elems_of(&x->list[i]));
     x->matrices = (float*)(x->scratch + place_scratch(&scratch, NULL, x->list, x->n, m->dt));

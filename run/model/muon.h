@@ -29,9 +29,8 @@ typedef struct Muon {
 
 // Returns the most bytes on the device that any of `ranks` needs, which share the whole model's matrices.
 size_t muon_bytes(const Shape* whole, DType dt, int ranks);
-// Deals the matrices. memory has muon_bytes; speeds as in deal_matrices. Collective; it ends the program without
-// memory. m has the optimizer state.
-void muon_open(Muon* x, const Model* m, const double* speeds, void* memory);
+// Deals the matrices. memory has muon_bytes, m the optimizer state. Collective; it ends the program without memory.
+void muon_open(Muon* x, const Model* m, void* memory);
 void muon_close(Muon* x);
 // Returns 1 if a tensor takes steps of Muon.
 static inline int muon_takes(ParamId id) { return param_is_per_layer(id) && param_is_matrix(id); }

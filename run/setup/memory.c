@@ -519,7 +519,7 @@ static void open_muon(Run* run, const MemoryPlan* plan) {
     if (!matrices) return;
     owner->ranks->muon = (Muon*)calloc(1, sizeof *owner->ranks->muon);
     if (!owner->ranks->muon) die("no memory for an optimizer");
-    muon_open(owner->ranks->muon, owner, NULL, matrices);
+    muon_open(owner->ranks->muon, owner, matrices);
 }
 
 void run_take_memory(Run* run, MemoryPlan* plan) {
