@@ -13,6 +13,7 @@ import json
 import os
 import re
 
+from golden_tokenizers import hash_bytes
 from transformers import PreTrainedTokenizerFast
 
 FOLDER = "test/golden/"
@@ -35,24 +36,7 @@ def chatml(system):
     return "{% for message in messages %}" + added + MESSAGE + "{% endfor %}" + PROMPT
 
 
-# ---- the hash of a template: chat_hash of data/chat.c, hash64 and hash_bytes of plan/base/base.c
-
-U64 = 2**64 - 1
-
-
-def hash64(x):
-    x = (x + 0x9E3779B97F4A7C15) & U64
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & U64
-    x = (x ^ x >> 27) * 0x94D049BB133111EB & U64
-    return x ^ x >> 31
-
-
-def hash_bytes(data, seed):
-    h = hash64(seed ^ len(data))
-    for i in range(0, len(data) // 8 * 8, 8):
-        h = hash64(h ^ int.from_bytes(data[i:i + 8], "little"))
-    return hash64(h ^ int.from_bytes(data[len(data) // 8 * 8:], "little"))
-
+# ---- the hash of a template: chat_hash of data/chat.c
 
 SYSTEM = re.compile(r"""<\|im_start\|>system(?:\\n|\n)?([^'"\\{}\n]{1,255}?)<\|im_end\|>""")
 

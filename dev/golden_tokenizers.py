@@ -168,4 +168,5 @@ def main():
     save("golden.json", golden)
 
 
-main()
+if __name__ == "__main__":
+    main()

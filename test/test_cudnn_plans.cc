@@ -177,19 +177,27 @@ CLAIM(what_is_not_supported_is_refused_in_words) {
     KernelLimits good = limits_of(1024, 192), odd = good, wide = good, small = good, fp32 = good, large = good;
     CudnnPlan plans[CUDNN_PLANS];
     odd.HS = 60, wide.HS = 136, small.HS = 24, fp32.dt = DT_F32, large.N = 1 << 20;
-    CHECK(refused(odd, 90, 91900, "60"));
-    CHECK(refused(wide, 90, 91900, "136"));
-    CHECK(refused(small, 90, 91900, "multiples of 16"));
-    CHECK(refused(fp32, 90, 91900, "--dtype bf16"));
-    CHECK(refused(large, 90, 91900, "--capacity"));
-    CHECK(refused(good, 90, 90700, "9.7.0"));
-    CHECK(refused(good, 90, 91000, "9.10.2"));
-    CHECK(refused(good, 90, 91001, "9.10.2"));
-    CHECK(refused(good, 90, 100000, "cuDNN 9"));
-    CHECK(refused(good, 75, 91900, "sm_75"));
-    CHECK(refused(good, 110, 91900, "sm_110"));
-    CHECK(refused(good, 120, 91900, "interleaved"));
-    CHECK(refused(good, 86, 91800, "9.18.1"));
+    const struct {
+        KernelLimits limits;
+        int sm;
+        size_t version;
+        const char* word;
+    } rows[] = {
+        {odd, 90, 91900, "60"},
+        {wide, 90, 91900, "136"},
+        {small, 90, 91900, "multiples of 16"},
+        {fp32, 90, 91900, "--dtype bf16"},
+        {large, 90, 91900, "--capacity"},
+        {good, 90, 90700, "9.7.0"},
+        {good, 90, 91000, "9.10.2"},
+        {good, 90, 91001, "9.10.2"},
+        {good, 90, 100000, "cuDNN 9"},
+        {good, 75, 91900, "sm_75"},
+        {good, 110, 91900, "sm_110"},
+        {good, 120, 91900, "interleaved"},
+        {good, 86, 91800, "9.18.1"},
+    };
+    for (int i = 0; i < COUNT(rows); i++) CHECK(refused(rows[i].limits, rows[i].sm, rows[i].version, rows[i].word));
     static const int sms[] = {80, 86, 90, 100, 103};
     for (int i = 0; i < COUNT(sms); i++) {
         CHECK(plans_of(plans, good, sms[i], 91900) == CUDNN_PLANS);
