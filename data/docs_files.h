@@ -204,7 +204,6 @@ int docs_learn(DocsMore* more, int64_t from, int64_t end, Err err);
 LabelTerms* docs_terms_to(DocsMore* more, int64_t n, Err err);  // terms of n tokens, to be said; NULL without memory
 int64_t docs_place(const Docs* docs, int64_t doc);              // of an instruction's first token; -1: it is none
 extern const DocsFormat docs_encoded;
-int docs_read_encoded(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, Err err);
 // See DocsFormats.
 int docs_add_text(Docs* docs, const DocsFile* file, int64_t begin, int64_t end, const char* text, Err err);
 

@@ -28,7 +28,7 @@ static void on_interrupt(int number) { interrupted = number; }
 static void say_message(Talk* x, const char* role, char* content, size_t n) {
     if (x->n == x->capacity) x->capacity = 2 * x->capacity + 8;
     x->list = (ChatMessage*)realloc(x->list, (size_t)x->capacity * sizeof *x->list);
-    if (!x->list) die("--chat: no memory for %d messages", x->n);
+    if (!x->list || !content) die("--chat: no memory for %d messages", x->n + 1);
     x->list[x->n++] = (ChatMessage){.role = role, .content = content, .n = n};
 }
 
@@ -165,8 +165,7 @@ static int take_line(Talk* x, const char* line, size_t n) {
     if (again) forget(x, x->n - 1);
     else {
         char* content = (char*)calloc(n + 1, 1);
-        if (!content) die("--chat: no memory for a line");
-        memcpy(content, line, n);
+        if (content) memcpy(content, line, n);
         say_message(x, "user", content, n);
     }
     interrupted = 0;
