@@ -132,7 +132,7 @@ static void attention_backward(const Model* m, const Row* row, int l, void* d_qk
 // ---- MLP
 
 // GELU is fused into the matmuls beside it, because they have what it reads at hand.
-static int is_fused(const Model* m, SublayerId id) { return id == MLP && shape_act(&m->shape) == ACT_GELU; }
+static int is_fused(const Model* m, SublayerId id) { return id == MLP && shape_fuses_gelu(&m->shape); }
 
 static void activate(const Model* m, const Row* row, int l) {
     m->k->activation_forward(ACT(FC_ACT), ACT(FC), shape_act(&m->shape), row_tokens(m, row, l), units_now(m, MLP, l),
@@ -246,10 +246,9 @@ static void embed(const Model* m, const Row* row) {
 
 // Adds the gradients of the tables that embed has read, after the backward pass of all blocks.
 static void embed_backward(const Model* m, const Row* row) {
-    int l = 0;
-    if (!MANY(embed_backward, m, row))
-        m->k->embedding_backward(DW(WTE), DW(WPE), ACT(D_RESIDUAL), row->tokens, DW(WPE) ? row->positions : NULL,
-                                 row->N, m->shape.C, m->dt, m->s);
+    int l = 0, *tokens = DW(WTE) ? row->tokens : NULL, *positions = DW(WPE) ? row->positions : NULL;
+    if (!tokens || !MANY(embed_backward, m, row))
+        m->k->embedding_backward(DW(WTE), DW(WPE), ACT(D_RESIDUAL), tokens, positions, row->N, m->shape.C, m->dt, m->s);
 }
 
 // Runs embedding, all blocks and the final norm, and leaves LNF (N,C), from which logits are one matmul. A stage of a
@@ -290,7 +289,7 @@ static void classify(const Model* m, const Row* row, float scale, int train) {
         if (row->weigh) row->weigh(m, row, logits, n, N, train);
         if (!train) continue;
         k->matmul_backward_input((char*)ACT(D_NORM) + at, logits, W(head), NULL, N, C, rows, m->dt, m->s);
-        k->matmul_backward_weight(DW(head), NULL, logits, lnf, N, C, rows, m->dt, m->s);
+        if (DW(head)) k->matmul_backward_weight(DW(head), NULL, logits, lnf, N, C, rows, m->dt, m->s);
     }
     if (train) (void)MANY(sum_tokens, m, ACT(D_NORM), row, ENDS);
 }

@@ -183,8 +183,9 @@ int checkpoint_verify(const char* dir, Err err) {
 }
 
 int checkpoint_is_foreign(const char* dir) {
-    return !disk_is_file(dir, marker) && hf_has_model(dir) && disk_is_file(dir, "config.json") &&
-           !disk_is_file(dir, "state.json");
+    int is_model = hf_has_model(dir) && disk_is_file(dir, "config.json");
+    int is_adapter = disk_is_file(dir, ADAPTER_FILE) && disk_is_file(dir, ADAPTER_CONFIG);
+    return !disk_is_file(dir, marker) && (is_model || is_adapter) && !disk_is_file(dir, "state.json");
 }
 
 // ---- looking for one

@@ -29,6 +29,9 @@ typedef struct HfName {
 
 #define GPT2 "transformer.h.%d."
 #define LLAMA "model.layers.%d."
+#define PEFT "base_model.model."
+#define LORA_A ".lora_A.weight"
+#define LORA_B ".lora_B.weight"
 #define QKV(kind) LLAMA "self_attn.q_proj." kind, LLAMA "self_attn.k_proj." kind, LLAMA "self_attn.v_proj." kind
 
 // clang-format off
@@ -49,6 +52,18 @@ static const HfName hf_names[N_PARAMS] = {
     [FCB]      = {GPT2 "mlp.c_fc.bias", 0, {NULL}},
     [FCPROJW]  = {GPT2 "mlp.c_proj.weight", 1, {LLAMA "mlp.down_proj.weight"}},
     [FCPROJB]  = {GPT2 "mlp.c_proj.bias", 0, {NULL}},
+    [QKV_LORA_A] = {PEFT GPT2 "attn.c_attn" LORA_A, 0, {PEFT LLAMA "self_attn.q_proj" LORA_A,
+                                                        PEFT LLAMA "self_attn.k_proj" LORA_A,
+                                                        PEFT LLAMA "self_attn.v_proj" LORA_A}},
+    [QKV_LORA_B] = {PEFT GPT2 "attn.c_attn" LORA_B, 0, {PEFT LLAMA "self_attn.q_proj" LORA_B,
+                                                        PEFT LLAMA "self_attn.k_proj" LORA_B,
+                                                        PEFT LLAMA "self_attn.v_proj" LORA_B}},
+    [ATTPROJ_LORA_A] = {PEFT GPT2 "attn.c_proj" LORA_A, 0, {PEFT LLAMA "self_attn.o_proj" LORA_A}},
+    [ATTPROJ_LORA_B] = {PEFT GPT2 "attn.c_proj" LORA_B, 0, {PEFT LLAMA "self_attn.o_proj" LORA_B}},
+    [FC_LORA_A] = {PEFT GPT2 "mlp.c_fc" LORA_A, 0, {PEFT LLAMA "mlp.gate_proj" LORA_A, PEFT LLAMA "mlp.up_proj" LORA_A}},
+    [FC_LORA_B] = {PEFT GPT2 "mlp.c_fc" LORA_B, 0, {PEFT LLAMA "mlp.gate_proj" LORA_B, PEFT LLAMA "mlp.up_proj" LORA_B}},
+    [FCPROJ_LORA_A] = {PEFT GPT2 "mlp.c_proj" LORA_A, 0, {PEFT LLAMA "mlp.down_proj" LORA_A}},
+    [FCPROJ_LORA_B] = {PEFT GPT2 "mlp.c_proj" LORA_B, 0, {PEFT LLAMA "mlp.down_proj" LORA_B}},
     [LNFW]     = {"transformer.ln_f.weight", 0, {"model.norm.weight"}},
     [LNFB]     = {"transformer.ln_f.bias", 0, {NULL}},
     [HEADW]    = {"lm_head.weight", 0, {"lm_head.weight"}},
@@ -407,8 +422,9 @@ static int check_rest(const ModelState* state, const HfFiles* files, const Found
 
 // Checks, before anything is read, that files and model have the same tensors.
 int hf_read(const ModelState* state, int with_master, const char* dir, Err err) {
-    HfFiles files;
-    if (hf_open(&files, dir, err)) return -1;
+    HfFiles files = {0};
+    if (state->shape->lora.is_all ? open_file(&files, dir, ADAPTER_FILE, err) < 0 : hf_open(&files, dir, err))
+        return -1;
     int n = shape_tensors(state->shape);
     Found* found = calloc((size_t)n * MOST_RUNS, sizeof *found);
     int result = found ? 0 : fail(err, "%s: no memory for a list of %d tensors", dir, n);

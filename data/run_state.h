@@ -31,6 +31,7 @@ typedef struct RunState {
     double head_work[MOST_BALANCED];                                                             // of its stage
     int measured;  // numbers that balancing goes on with (run/slow/saved.c); older files have none
     double measures[MOST_MEASURES];
+    uint64_t base;  // of adapters: a hash of weights that do not learn; 0: there are none
 } RunState;
 
 // The text of state.json, malloc'ed; NULL without memory.

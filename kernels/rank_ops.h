@@ -17,6 +17,24 @@ typedef struct GroupRow {
 // that each rank sees, in the order in which they come. out (N,NH,HS) =, lse (NH,N) =; q (N,NH,HS), k and v (N,NKV,HS).
 void ring_attention(double* out, double* lse, const double* q, const double* k, const double* v, const GroupRow* g);
 
+// A matmul of kernels.h with a factor, on rows that are parts of wider ones, or added to what is there: an adapter's
+// (run/model/lora.h). Weights have no gaps between their rows.
+//   MATMUL_FORWARD   out (N,OC) = or +=  scale x (N,C) weight^T
+//   MATMUL_INPUT     out (N,C) = or +=   scale dout (N,OC) weight
+//   MATMUL_WEIGHT    dweight (OC,C) +=   scale dout^T (N,OC) x (N,C)
+typedef enum MatmulKind { MATMUL_FORWARD, MATMUL_INPUT, MATMUL_WEIGHT } MatmulKind;
+
+typedef struct StridedMatmul {
+    MatmulKind kind;
+    int adds;  // += instead of =; MATMUL_WEIGHT always adds
+    int N, C, OC;
+    float scale;
+    void* out;          // dt; MATMUL_WEIGHT: dweight, fp32
+    const void* a;      // x or dout, dout
+    const void* b;      // weight (OC,C); MATMUL_WEIGHT: x
+    int ldo, lda, ldb;  // elements from row to row of out, a, b; those of weights are C
+} StridedMatmul;
+
 typedef struct RankOps {
     // Merges two parts of an attention over disjoint keys. With M = max(lse, part_lse), a = exp(lse - M),
     // b = exp(part_lse - M):  out = (a out + b part) / (a + b),  lse = M + log(a + b). If both are -infinity nothing
@@ -80,4 +98,8 @@ typedef struct RankOps {
     void (*normalize)(void* out, const float* x, const double* norm2, size_t n, DType dt, Stream s);
     // out (n) = a x + b y, rounded once; out may be x or y.
     void (*combine)(void* out, float a, const void* x, float b, const void* y, size_t n, DType dt, Stream s);
+
+    // ---- adapters: see StridedMatmul. N and OC may not be 0 without `adds`
+
+    void (*strided_matmul)(const StridedMatmul* m, DType dt, Stream s);
 } RankOps;

@@ -130,6 +130,7 @@ typedef struct Books {
     char command[CHECKPOINT_PATH];     // the command that starts it, with its launcher, without options: to paste
     char out[CHECKPOINT_PATH];         // the run directory; empty: none was named, and none is needed
     char start_from[CHECKPOINT_PATH];  // the checkpoint that --resume, --init or --sample begins with; empty: none
+    char base[CHECKPOINT_PATH];        // with adapters: the model whose weights are frozen; empty: there are none
     int claims;                        // 1: it trains; no other claims a directory or writes checkpoints
     const char* uses_model;            // the option by which a checkpoint is only read; NULL: there is none
     RunDir dir;                        // held by rank 0 of a run that writes

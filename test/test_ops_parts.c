@@ -16,6 +16,7 @@ static struct {
     int out, x, y, columns, source;
     int whole, losses, logits, stats, part_losses, targets;
     float scale;
+    StridedMatmul product;
 } k;
 
 #define FOR_DTYPES for (k.dt = DT_F32; k.dt <= DT_BF16; k.dt++)
@@ -74,6 +75,75 @@ CLAIM(scatter_columns_undoes_gather_columns_with_0_for_the_rest) {
         }
         compare(call_gather_and_scatter);
     }
+}
+
+// ---- matmuls of adapters
+
+static void call_strided(const Kernels* t) {
+    StridedMatmul m = k.product;
+    m.out = data(k.out), m.a = data(k.x), m.b = data(k.y);
+    t->ranks->strided_matmul(&m, k.dt, NULL);
+}
+
+// The same sums by the plain matmuls, on operands without gaps.
+static void call_plain(const Kernels* t) {
+    const StridedMatmul* m = &k.product;
+    if (m->kind == MATMUL_FORWARD)
+        t->matmul_forward(data(k.whole), NULL, data(k.logits), data(k.stats), NULL, m->N, m->C, m->OC, k.dt, NULL);
+    else if (m->kind == MATMUL_INPUT)
+        t->matmul_backward_input(data(k.whole), data(k.logits), data(k.stats), NULL, m->N, m->C, m->OC, k.dt, NULL);
+    else
+        t->matmul_backward_weight((float*)data(k.whole), NULL, data(k.logits), data(k.stats), m->N, m->C, m->OC, k.dt,
+                                  NULL);
+}
+
+// A matrix of `cols` in rows of ld, and the same without gaps.
+static void set_matrix(int* wide, int* dense, int rows, int cols, int ld) {
+    *wide = input((size_t)rows * (size_t)ld, k.dt, 0.1, 1);
+    *dense = output((size_t)rows * (size_t)cols, k.dt);
+    for (size_t i = 0; i < (size_t)rows * (size_t)cols; i++)
+        set(*dense, i, get_from(world.b[*wide].now, k.dt, i / (size_t)cols * (size_t)ld + i % (size_t)cols));
+}
+
+static void set_product(MatmulKind kind, const int size[3], int gap, int adds) {
+    int N = size[0], C = size[1], OC = size[2], is_weight = kind == MATMUL_WEIGHT;
+    int a_cols = kind == MATMUL_FORWARD ? C : OC, b_rows = is_weight ? N : OC;
+    int rows = is_weight ? OC : N, cols = kind == MATMUL_FORWARD ? OC : C;
+    k.product = (StridedMatmul){.kind = kind, .adds = adds, .N = N, .C = C, .OC = OC, .scale = 0.75f};
+    k.product.lda = a_cols + gap, k.product.ldb = C + (is_weight ? gap : 0),
+    k.product.ldo = cols + (is_weight ? 0 : gap);
+    set_matrix(&k.x, &k.logits, N, a_cols, k.product.lda);
+    set_matrix(&k.y, &k.stats, b_rows, C, k.product.ldb);
+    k.out = input((size_t)rows * (size_t)k.product.ldo, is_weight ? DT_F32 : k.dt, 0, 1);
+    k.whole = input((size_t)rows * (size_t)cols, is_weight ? DT_F32 : k.dt, 0, 0);
+}
+
+// Gaps between rows keep their bits: no tolerance there.
+static void strided_matmul_is_plain(MatmulKind kind, const int size[3], int gap, int adds) {
+    set_product(kind, size, gap, adds);
+    run_reference(call_plain);
+    run_reference(call_strided);
+    const StridedMatmul* m = &k.product;
+    int is_weight = kind == MATMUL_WEIGHT, rows = is_weight ? m->OC : m->N;
+    int cols = kind == MATMUL_FORWARD ? m->OC : m->C, depth = is_weight ? m->N : kind == MATMUL_FORWARD ? m->C : m->OC;
+    double *out = tolerate(k.out), *whole = tolerate(k.whole);
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < cols; j++) {
+            size_t at = (size_t)(i * m->ldo + j), dense = (size_t)(i * cols + j);
+            double before = adds || is_weight ? get_from(world.b[k.out].start, world.b[k.out].dt, at) : 0;
+            double sum = get(k.whole, dense), bound = 4 * (depth + 2) * E * depth;
+            double coarse = world.b[k.out].dt == DT_BF16 ? (fabs(sum) + fabs(before)) / 128 : 0;
+            CHECK_CLOSE(get(k.out, at), before + 0.75 * sum, bound + coarse);
+            out[at] = bound, whole[dense] = 2 * bound;
+        }
+    compare(call_strided);
+}
+
+CLAIM(strided_matmuls_are_plain_ones_in_wider_rows) {
+    static const int sizes[][3] = {{1, 16, 40}, {7, 8, 33}, {40, 96, 8}, {300, 5, 17}, {65, 130, 16}, {0, 16, 16}};
+    FOR_DTYPES for (int i = 0; i < COUNT(sizes); i++) for (int kind = 0; kind <= MATMUL_WEIGHT;
+                                                           kind++) for (int way = 0; way < 4; way++)
+        strided_matmul_is_plain((MatmulKind)kind, sizes[i], way & 1 ? 24 : 0, way >> 1);
 }
 
 // ---- the classifier in parts of the vocabulary
@@ -446,7 +516,7 @@ CLAIM(combine_and_normalize_match_the_reference) {
 }
 
 int main(void) {
-    world.limits = (KernelLimits){.N = 300, .C = 8, .OC = 32, .NH = 1, .NKV = 1, .HS = 8, .context = 8};
+    world.limits = (KernelLimits){.N = 300, .C = 130, .OC = 130, .NH = 1, .NKV = 1, .HS = 8, .context = 8};
     world.limits.attention = ATTENTION_OWN;
     run_claims();
 #ifndef TEST_DEVICE

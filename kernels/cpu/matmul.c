@@ -73,8 +73,13 @@ static void install_faster(Kernels* table) {
     else install_pairs(table);
 }
 
-const CpuFamily ISA_NAME(matmul) = {install_faster, NULL, product_scratch};
-const CpuFamily ISA_NAME(matmul_pairs) = {install_pairs, NULL, product_scratch};  // for tests
+static void install_faster_ranks(RankOps* table) {
+    if (__builtin_cpu_is("intel")) install_ranks_floats(table);
+    else install_ranks_pairs(table);
+}
+
+const CpuFamily ISA_NAME(matmul) = {install_faster, install_faster_ranks, product_scratch};
+const CpuFamily ISA_NAME(matmul_pairs) = {install_pairs, install_ranks_pairs, product_scratch};  // for tests
 #else
-const CpuFamily ISA_NAME(matmul) = {install_floats, NULL, product_scratch};
+const CpuFamily ISA_NAME(matmul) = {install_floats, install_ranks_floats, product_scratch};
 #endif

@@ -88,4 +88,4 @@ static void end_block(void) { tiles_release(); }
 
 ENTRIES(tiles, PAIRS, 0)
 
-const CpuFamily matmul_amx = {install_tiles, NULL, product_scratch};
+const CpuFamily matmul_amx = {install_tiles, install_ranks_tiles, product_scratch};

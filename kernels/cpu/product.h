@@ -35,12 +35,15 @@ typedef struct Product {
     size_t M, N, K;
     DType dt;  // of a, b, bias, gelu and pre, and of out unless it is added to
     Packing packing;
-    void* out;         // (M,N) =, or fp32 += with add
+    void* out;         // (M,N; ldo) =, or fp32 += with add
+    size_t ldo;
     void* gelu;        // (M,N) = GELU(out), or NULL
     const void* bias;  // (N) added to out, or NULL
     const void* pre;   // (M,N) out is multiplied by GELU'(pre), or NULL
     float* row_sums;   // (M) += sums of A over its depth, or NULL
     int add;
+    float scale;  // of the sums
+    int adds;     // out of dt is added to
 } Product;
 
 // A finished tile: sums (MR,NR) of the results from (m, n) on.
@@ -197,13 +200,15 @@ SIMD_INLINE void store_floats(void* p, vf x, size_t n, DType dt) {
 
 SIMD_INLINE void write_row_as(const Product* p, const float* sums, size_t m, size_t n, DType dt) {
     for (int v = 0; v < NR && n < p->N; v += SIMD_FLOATS, n += SIMD_FLOATS) {
-        size_t at = m * p->N + n, left = p->N - n;
+        size_t at = m * p->ldo + n, left = p->N - n;
         vf x = vf_load(sums + v);
+        if (p->scale != 1) x *= vf_set1(p->scale);
         if (p->add) {
             float* to = (float*)p->out + at;
             store_floats(to, load_floats(to, left, DT_F32) + x, left, DT_F32);
             continue;
         }
+        if (p->adds) x += load_floats(element(p->out, at, dt), left, dt);
         if (p->bias) x += load_floats(element(p->bias, n, dt), left, dt);
         if (p->pre) x *= vf_gelu_gradient(load_floats(element(p->pre, at, dt), left, dt));
         store_floats((void*)element(p->out, at, dt), x, left, dt);
@@ -384,7 +389,8 @@ static Packing packing_of(DType dt, Packing bf16_packing) { return dt == DT_BF16
 static void forward(Packing packing, void* out, void* gelu, const void* x, const void* weight, const void* bias, int N,
                     int C, int OC, DType dt) {
     Product p = {.a = {x, (size_t)C, 1}, .b = {weight, (size_t)C, 1}, .M = (size_t)N, .N = (size_t)OC, .K = (size_t)C,
-                 .dt = dt, .packing = packing_of(dt, packing), .out = out, .gelu = gelu, .bias = bias};
+                 .dt = dt, .packing = packing_of(dt, packing), .out = out, .ldo = (size_t)OC, .gelu = gelu,
+                 .bias = bias, .scale = 1};
     if (N == 1) multiply_row(&p);
     else multiply(&p);
 }
@@ -393,20 +399,34 @@ static void backward_input(Packing packing, void* dx, const void* dout, const vo
                            int C, int OC, DType dt) {
     multiply(&(Product){.a = {dout, (size_t)OC, 1}, .b = {weight, (size_t)C, 0},
                         .M = (size_t)N, .N = (size_t)C, .K = (size_t)OC,
-                        .dt = dt, .packing = packing_of(dt, packing), .out = dx, .pre = pre});
+                        .dt = dt, .packing = packing_of(dt, packing), .out = dx, .ldo = (size_t)C, .pre = pre,
+                        .scale = 1});
 }
 
 static void backward_weight(Packing packing, float* dweight, float* dbias, const void* dout, const void* x, int N,
                             int C, int OC, DType dt) {
     multiply(&(Product){.a = {dout, (size_t)OC, 0}, .b = {x, (size_t)C, 0},
                         .M = (size_t)OC, .N = (size_t)C, .K = (size_t)N,
-                        .dt = dt, .packing = packing_of(dt, packing), .out = dweight, .row_sums = dbias, .add = 1});
+                        .dt = dt, .packing = packing_of(dt, packing), .out = dweight, .ldo = (size_t)C,
+                        .row_sums = dbias, .add = 1, .scale = 1});
+}
+
+static void strided(Packing packing, const StridedMatmul* m, DType dt) {
+    int forward = m->kind == MATMUL_FORWARD, weight = m->kind == MATMUL_WEIGHT;
+    Product p = {.a = {m->a, (size_t)m->lda, !weight}, .b = {m->b, (size_t)m->ldb, forward},
+                 .M = (size_t)(weight ? m->OC : m->N), .N = (size_t)(forward ? m->OC : m->C),
+                 .K = (size_t)(weight ? m->N : forward ? m->C : m->OC),
+                 .dt = dt, .packing = packing_of(dt, packing), .out = m->out, .ldo = (size_t)m->ldo,
+                 .add = weight, .scale = m->scale, .adds = m->adds && !weight};
+    if (forward && p.M == 1) multiply_row(&p);
+    else multiply(&p);
 }
 // clang-format on
 
 // The entries of the table, for one packing of bf16. Without takes_fp32 the table before keeps that type.
 #define ENTRIES(name, packing, takes_fp32)                                                                           \
     static Kernels below_##name;                                                                                     \
+    static RankOps ranks_below_##name;                                                                               \
     static void forward_##name(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N,    \
                                int C, int OC, DType dt, Stream s) {                                                  \
         if (takes_fp32 || dt != DT_F32) forward(packing, out, gelu, x, weight, bias, N, C, OC, dt);                  \
@@ -421,6 +441,14 @@ static void backward_weight(Packing packing, float* dweight, float* dbias, const
                                        int OC, DType dt, Stream s) {                                                 \
         if (takes_fp32 || dt != DT_F32) backward_weight(packing, dweight, dbias, dout, x, N, C, OC, dt);             \
         else below_##name.matmul_backward_weight(dweight, dbias, dout, x, N, C, OC, dt, s);                          \
+    }                                                                                                                \
+    static void strided_##name(const StridedMatmul* m, DType dt, Stream s) {                                         \
+        if (takes_fp32 || dt != DT_F32) strided(packing, m, dt);                                                     \
+        else ranks_below_##name.strided_matmul(m, dt, s);                                                            \
+    }                                                                                                                \
+    static void install_ranks_##name(RankOps* table) {                                                               \
+        ranks_below_##name = *table;                                                                                 \
+        table->strided_matmul = strided_##name;                                                                      \
     }                                                                                                                \
     static void install_##name(Kernels* table) {                                                                     \
         below_##name = *table;                                                                                       \

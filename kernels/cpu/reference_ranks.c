@@ -235,10 +235,34 @@ static void combine(void* out, float a, const void* x, float b, const void* y, s
         dtype_store(out, i, (double)a * dtype_load(x, i, dt) + (double)b * dtype_load(y, i, dt), dt);
 }
 
+// ---- adapters
+
+// Element (i, j) of the result is a sum over k; each kind walks its operands in another direction.
+static void strided_matmul(const StridedMatmul* m, DType dt, Stream s) {
+    int is_weight = m->kind == MATMUL_WEIGHT, rows = is_weight ? m->OC : m->N;
+    int cols = m->kind == MATMUL_FORWARD ? m->OC : m->C;
+    int depth = is_weight ? m->N : m->kind == MATMUL_FORWARD ? m->C : m->OC;
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < cols; j++) {
+            size_t at = (size_t)i * (size_t)m->ldo + (size_t)j;
+            double sum = 0;
+            for (int k = 0; k < depth; k++) {
+                int a_row = is_weight ? k : i, a_col = is_weight ? i : k;
+                int b_row = m->kind == MATMUL_FORWARD ? j : k, b_col = m->kind == MATMUL_FORWARD ? k : j;
+                sum += dtype_load(m->a, (size_t)a_row * (size_t)m->lda + (size_t)a_col, dt) *
+                       dtype_load(m->b, (size_t)b_row * (size_t)m->ldb + (size_t)b_col, dt);
+            }
+            DType out_dt = is_weight && dt == DT_BF16 ? DT_F32 : dt;
+            double before = is_weight || m->adds ? dtype_load(m->out, at, out_dt) : 0;
+            dtype_store(m->out, at, before + m->scale * sum, out_dt);
+        }
+}
+
 // clang-format off
 // The entries stand in the order of the struct, so that none is missing.
 const RankOps reference_rank_ops = {
     attention_merge, cast, gather_rows, split_heads, join_heads, gather_columns, scatter_columns, scatter_rows,
-    classifier_part, classifier_join, weigh_labels, momentum, follow, normalize, combine
+    classifier_part, classifier_join, weigh_labels, momentum, follow, normalize, combine,
+    strided_matmul
 };
 // clang-format on

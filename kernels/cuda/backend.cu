@@ -271,7 +271,8 @@ static const RankOps rank_ops = {cuda_attention_merge, cuda_cast,         cuda_g
                                  cuda_split_heads,     cuda_join_heads,   cuda_gather_columns,
                                  cuda_scatter_columns, cuda_scatter_rows, cuda_classifier_part,
                                  cuda_classifier_join, cuda_weigh_labels, cuda_momentum,
-                                 cuda_follow,          cuda_normalize,    cuda_combine};
+                                 cuda_follow,          cuda_normalize,    cuda_combine,
+                                 cuda_strided_matmul};
 
 const Kernels cuda_kernels = {device_name,
                               1,

@@ -148,6 +148,7 @@ size_t cuda_matmul_scratch_bytes(const KernelLimits* limits);  // cuBLASLt's wor
 ENTRY(matmul_forward);
 ENTRY(matmul_backward_input);
 ENTRY(matmul_backward_weight);
+RANK_ENTRY(strided_matmul);
 // attention.cu, attention_backward.cu: tensor cores
 size_t cuda_attention_scratch_bytes(const KernelLimits* limits);
 size_t cuda_attention_kept_bytes(const KernelLimits* limits);

@@ -37,7 +37,8 @@ struct Asked {
     int N, C, OC;
     DType dt;
     cublasLtEpilogue_t epilogue;
-    int sms;  // multiprocessors that it may count on, while exchanges have the others; 0: all
+    int sms;            // multiprocessors that it may count on, while exchanges have the others; 0: all
+    int lda, ldb, ldd;  // elements from row to row as we see them; 0: there are no gaps
 };
 
 struct Product : Asked {
@@ -46,6 +47,7 @@ struct Product : Asked {
     const void* bias;  // read by BIAS
     const void* aux;   // GELU's argument, read by DGELU; shaped like d
     int accumulate;    // d += instead of d =
+    float scale;       // of the product
 };
 
 // ---- the library
@@ -155,20 +157,20 @@ static void set_layout(const Product* p, cublasLtMatrixLayout_t layout, cublasLt
     check_product(lt.cublasLtMatrixLayoutSetAttribute(layout, attribute, &value, sizeof value), "layout attribute", p);
 }
 
-static void set_matrix(const Product* p, cublasLtMatrixLayout_t layout, DType dt, int rows, int columns) {
+static void set_matrix(const Product* p, cublasLtMatrixLayout_t layout, DType dt, int rows, int columns, int ld) {
     set_layout<uint32_t>(p, layout, CUBLASLT_MATRIX_LAYOUT_TYPE, dt == DT_BF16 ? CUDA_R_16BF : CUDA_R_32F);
     set_layout<uint64_t>(p, layout, CUBLASLT_MATRIX_LAYOUT_ROWS, (uint64_t)rows);
     set_layout<uint64_t>(p, layout, CUBLASLT_MATRIX_LAYOUT_COLS, (uint64_t)columns);
-    set_layout<int64_t>(p, layout, CUBLASLT_MATRIX_LAYOUT_LD, rows);
+    set_layout<int64_t>(p, layout, CUBLASLT_MATRIX_LAYOUT_LD, ld ? ld : rows);
 }
 
 // Sets all attributes, each time: none may be left over from the last product. The heuristic looks at the alignment of
 // the epilogue's pointers, so they are set before it is asked.
 static void describe(const Product* p) {
     int weight_gradient = p->op == BACKWARD_WEIGHT, d_rows = p->op == FORWARD ? p->OC : p->C;
-    set_matrix(p, lt.a, p->dt, p->C, weight_gradient ? p->N : p->OC);
-    set_matrix(p, lt.b, p->dt, p->op == FORWARD ? p->C : p->OC, p->N);
-    set_matrix(p, lt.d, weight_gradient ? DT_F32 : p->dt, d_rows, weight_gradient ? p->OC : p->N);
+    set_matrix(p, lt.a, p->dt, p->C, weight_gradient ? p->N : p->OC, p->lda);
+    set_matrix(p, lt.b, p->dt, p->op == FORWARD ? p->C : p->OC, p->N, p->ldb);
+    set_matrix(p, lt.d, weight_gradient ? DT_F32 : p->dt, d_rows, weight_gradient ? p->OC : p->N, p->ldd);
     set_product<int32_t>(p, CUBLASLT_MATMUL_DESC_TRANSA, p->op == FORWARD ? CUBLAS_OP_T : CUBLAS_OP_N);
     set_product<int32_t>(p, CUBLASLT_MATMUL_DESC_TRANSB, weight_gradient ? CUBLAS_OP_T : CUBLAS_OP_N);
     set_product<uint32_t>(p, CUBLASLT_MATMUL_DESC_EPILOGUE, p->epilogue);
@@ -240,7 +242,7 @@ static int ask_library(const Product* p, const Question* q, cublasLtMatmulAlgo_t
 
 // The product is described already.
 static cublasStatus_t launch(const Product* p, const cublasLtMatmulAlgo_t* algorithm, Stream s) {
-    float alpha = 1, beta = p->accumulate;
+    float alpha = p->scale, beta = p->accumulate;
     return lt.cublasLtMatmul(lt.handle, lt.product, &alpha, p->a, lt.a, p->b, lt.b, &beta, p->d, lt.d, p->d, lt.d,
                              algorithm, cuda_scratch(workspace_bytes()), workspace_bytes(), cuda_stream(s));
 }
@@ -263,7 +265,7 @@ static int trial_of(Product* trial, const Product* p, Stream s) {
         return 1;
     }
     trial->d = at;
-    return p->op == BACKWARD_WEIGHT || (size_t)p->N * OC * dtype_bytes(p->dt) <= room;
+    return p->op == BACKWARD_WEIGHT || (size_t)p->N * MAX(MAX(C, OC), (size_t)p->ldd) * dtype_bytes(p->dt) <= room;
 }
 
 static int fastest(const Product* p, const cublasLtMatmulAlgo_t answers[], int n, Stream s) {
@@ -287,12 +289,14 @@ static int rounded(int N) {
 }
 
 static void name_question(char* key, size_t room, const Question* q) {
-    enum { CHOICE_VERSION = 2 };
+    enum { CHOICE_VERSION = 3 };
     snprintf(
         key, room,
-        "matmul %d, cuBLASLt %zu, %s, %d SMs, op %d N %d C %d OC %d dt %d epilogue %d SMs %d aligned %d %d %d %d %d",
+        "matmul %d, cuBLASLt %zu, %s, %d SMs, op %d N %d C %d OC %d dt %d epilogue %d SMs %d rows %d %d %d aligned %d "
+        "%d %d %d %d",
         CHOICE_VERSION, lt.cublasLtGetVersion(), cuda.model, cuda.sm_count, q->op, rounded(q->N), q->C, q->OC, q->dt,
-        q->epilogue, q->sms, q->alignment[0], q->alignment[1], q->alignment[2], q->alignment[3], q->alignment[4]);
+        q->epilogue, q->sms, q->lda, q->ldb, q->ldd, q->alignment[0], q->alignment[1], q->alignment[2], q->alignment[3],
+        q->alignment[4]);
 }
 
 // Reads the algorithm that was kept, if the library says that it serves this very product, else takes the first answer.
@@ -397,7 +401,7 @@ void cuda_matmul_forward(void* out, void* gelu, const void* x, const void* weigh
                          int OC, DType dt, Stream s) {
     if (N == 0) return;
     cublasLtEpilogue_t epilogue = bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    Product p = {{FORWARD, N, C, OC, dt, epilogue, 0}, weight, x, out, bias, NULL, 0};
+    Product p = {{FORWARD, N, C, OC, dt, epilogue, 0, 0, 0, 0}, weight, x, out, bias, NULL, 0, 1};
     multiply(&p, s);
     if (gelu) cuda_activation_forward(gelu, out, ACT_GELU, N, OC, dt, s);
 }
@@ -405,7 +409,8 @@ void cuda_matmul_forward(void* out, void* gelu, const void* x, const void* weigh
 void cuda_matmul_backward_input(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, int OC,
                                 DType dt, Stream s) {
     if (N == 0) return;
-    Product p = {{BACKWARD_INPUT, N, C, OC, dt, CUBLASLT_EPILOGUE_DEFAULT, 0}, weight, dout, dx, NULL, NULL, 0};
+    Product p = {
+        {BACKWARD_INPUT, N, C, OC, dt, CUBLASLT_EPILOGUE_DEFAULT, 0, 0, 0, 0}, weight, dout, dx, NULL, NULL, 0, 1};
     if (pre && C % AUX_UNIT == 0) {
         Product fused = p;
         fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
@@ -419,7 +424,23 @@ void cuda_matmul_backward_input(void* dx, const void* dout, const void* weight, 
 void cuda_matmul_backward_weight(float* dweight, float* dbias, const void* dout, const void* x, int N, int C, int OC,
                                  DType dt, Stream s) {
     if (N == 0) return;
-    Product p = {{BACKWARD_WEIGHT, N, C, OC, dt, CUBLASLT_EPILOGUE_DEFAULT, 0}, x, dout, dweight, NULL, NULL, 1};
+    Product p = {
+        {BACKWARD_WEIGHT, N, C, OC, dt, CUBLASLT_EPILOGUE_DEFAULT, 0, 0, 0, 0}, x, dout, dweight, NULL, NULL, 1, 1};
     multiply(&p, s);
     if (dbias) cuda_column_sum(dbias, dout, N, OC, dt, s);
+}
+
+// The library's a is our b in the first two kinds, and its b our a; of gradients both are as ours, but for their order.
+void cuda_strided_matmul(const StridedMatmul* m, DType dt, Stream s) {
+    static const Op ops[] = {FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT};
+    if (m->N == 0) return;
+    Product p = {{ops[m->kind], m->N, m->C, m->OC, dt, CUBLASLT_EPILOGUE_DEFAULT, 0, m->ldb, m->lda, m->ldo},
+                 m->b,
+                 m->a,
+                 m->out,
+                 NULL,
+                 NULL,
+                 m->adds || m->kind == MATMUL_WEIGHT,
+                 m->scale};
+    multiply(&p, s);
 }

@@ -64,6 +64,11 @@ static void matmul_backward_weight(float* dweight, float* dbias, const void* dou
     charge_matmul(N, C, OC);
 }
 
+static void strided_matmul(const StridedMatmul* m, DType dt, Stream s) {
+    below->ranks->strided_matmul(m, dt, s);
+    charge_matmul(m->N, m->C, m->OC);
+}
+
 // Returns p of a document of Q queries and K keys. Query i sees keys 0 .. i + offset, 2 (i + offset) + 1 half pairs, as
 // long as the last of them exists: the sum over i of consecutive odd numbers is a difference of squares.
 static double half_pairs(double Q, double K, double offset) {
@@ -95,12 +100,12 @@ static void attention_backward(void* dq, void* dk, void* dv, const void* dout, c
 
 void virtual_end_row(void) { charge(rank.machine.micro_batch_ms); }
 
-// Ends a row, since it is its last op on ranks with the embedding. Those with a part of the vocabulary call it once
-// more, for positions alone.
+// Ends a row, since it is its last op on ranks with the embedding, also where no table learns. Those with a part of the
+// vocabulary call it once more, for positions alone.
 static void embedding_backward(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions,
                                int N, int C, DType dt, Stream s) {
     below->embedding_backward(dwte, dwpe, dout, tokens, positions, N, C, dt, s);
-    if (tokens && N > 0) virtual_end_row();
+    if ((tokens || !positions) && N > 0) virtual_end_row();
 }
 
 // Takes the time of an update, in which it comes once.
@@ -110,6 +115,9 @@ static void clip_scale(float* scale, const double* norm2, float clip, Stream s) 
 }
 
 static void install(Kernels* table) {
+    static RankOps ranks;
+    ranks = *below->ranks, ranks.strided_matmul = strided_matmul;
+    table->ranks = &ranks;
     table->virtual_time = 1;
     table->matmul_forward = matmul_forward;
     table->matmul_backward_input = matmul_backward_input;

@@ -31,6 +31,14 @@ const ParamEntry param_table[N_PARAMS] = {
     [FCB]      = {"fcb",      ONE,         FC_OUTPUTS,  HAS_LINEAR_BIAS, INIT_ZERO,     0, 11},
     [FCPROJW]  = {"fcprojw",  CHANNELS,    HIDDEN,      0,               INIT_RESIDUAL, 1, 12},
     [FCPROJB]  = {"fcprojb",  ONE,         CHANNELS,    HAS_LINEAR_BIAS, INIT_ZERO,     0, 13},
+    [QKV_LORA_A]     = {"qkv_lora_a",     LORA_QKV,    CHANNELS,  HAS_LORA_ATTENTION, INIT_UNIFORM, 1, 19},
+    [QKV_LORA_B]     = {"qkv_lora_b",     QKV_OUTPUTS, LORA_RANK, HAS_LORA_ATTENTION, INIT_ZERO,    1, 20},
+    [ATTPROJ_LORA_A] = {"attproj_lora_a", LORA_RANK,   HEADS,     HAS_LORA_ATTENTION, INIT_UNIFORM, 1, 21},
+    [ATTPROJ_LORA_B] = {"attproj_lora_b", CHANNELS,    LORA_RANK, HAS_LORA_ATTENTION, INIT_ZERO,    1, 22},
+    [FC_LORA_A]      = {"fc_lora_a",      LORA_FC,     CHANNELS,  HAS_LORA_MLP,       INIT_UNIFORM, 1, 23},
+    [FC_LORA_B]      = {"fc_lora_b",      FC_OUTPUTS,  LORA_RANK, HAS_LORA_MLP,       INIT_ZERO,    1, 24},
+    [FCPROJ_LORA_A]  = {"fcproj_lora_a",  LORA_RANK,   HIDDEN,    HAS_LORA_MLP,       INIT_UNIFORM, 1, 25},
+    [FCPROJ_LORA_B]  = {"fcproj_lora_b",  CHANNELS,    LORA_RANK, HAS_LORA_MLP,       INIT_ZERO,    1, 26},
     [LNFW]     = {"lnfw",     ONE,         CHANNELS,    0,               INIT_ONE,      0, 14},
     [LNFB]     = {"lnfb",     ONE,         CHANNELS,    HAS_NORM_BIAS,   INIT_ZERO,     0, 15},
     [HEADW]    = {"headw",    VOCABULARY,  CHANNELS,    HAS_HEAD,        INIT_NORMAL,   1, 18},
@@ -45,23 +53,34 @@ Shape shape_whole(Shape s) {
     return s;
 }
 
+Shape shape_base(const Shape* shape) {
+    Shape base = *shape;
+    base.features &= ~HAS_LORA, base.lora = (Lora){0};
+    return base;
+}
+
 // ---- parameters
 
 Runs shape_runs(const Shape* s, Axis axis) {
     int q = s->heads * s->HS, kv = s->kv_heads * s->HS, runs = act_runs(shape_act(s));
     if (axis == QKV_OUTPUTS) return (Runs){3, {q, kv, kv}};
     if (axis == FC_OUTPUTS) return (Runs){runs, {s->hidden, runs > 1 ? s->hidden : 0}};
-    int size = axis == ONE          ? 1
-               : axis == CHANNELS   ? s->C
-               : axis == POSITIONS  ? s->context
-               : axis == HEAD_SIZE  ? s->HS
-               : axis == VOCABULARY ? s->vocab_rows
-               : axis == HEADS      ? q
-                                    : s->hidden;
+    int r = s->lora.rank;
+    if (axis == LORA_QKV && s->arch != ARCH_GPT2) return (Runs){3, {r, r, r}};
+    if (axis == LORA_FC) return (Runs){runs, {r, runs > 1 ? r : 0}};
+    int size = axis == ONE                             ? 1
+               : axis == CHANNELS                      ? s->C
+               : axis == POSITIONS                     ? s->context
+               : axis == HEAD_SIZE                     ? s->HS
+               : axis == VOCABULARY                    ? s->vocab_rows
+               : axis == LORA_RANK || axis == LORA_QKV ? r
+               : axis == HEADS                         ? q
+                                                       : s->hidden;
     return (Runs){1, {size}};
 }
 
 static int exists(const Shape* shape, ParamId id) {
+    if (shape->lora.is_all && !param_is_adapter(id)) return 0;
     int is_classifier = id == WTE && !shape_has(shape, HAS_HEAD) && !shape->no_head;
     if (id < LN1W && shape->no_embedding && !is_classifier) return 0;
     if (id >= LNFW && shape->no_head) return 0;
@@ -156,7 +175,8 @@ size_t shape_param_elems(const Shape* shape) {
 size_t shape_param_count(const Shape* shape) {
     size_t count = 0;
     for (int i = 0; i < shape_tensors(shape); i++) count += shape_tensor(shape, i).elems;
-    return count - (size_t)(shape->Vp - shape->V) * shape->C * (exists(shape, HEADW) ? 2 : 1);
+    int tables = exists(shape, WTE) + exists(shape, HEADW);
+    return count - (size_t)(shape->Vp - shape->V) * shape->C * (size_t)tables;
 }
 
 void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t seed, size_t first, size_t n,
@@ -169,6 +189,9 @@ void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t se
     int has_padding = param_table[tensor->id].rows == VOCABULARY;  // padding rows stay zero
     size_t used = has_padding ? (size_t)shape->V * shape->C : tensor->elems;
     int is_random = init == INIT_NORMAL || init == INIT_RESIDUAL;
+    for (size_t i = first; i < first + n && init == INIT_UNIFORM; i++)
+        value[i] = (float)((2 * random_uniform(tensor_seed, i) - 1) / sqrt(tensor->cols));
+    if (init == INIT_UNIFORM) return;
     for (size_t i = first; i < first + n && !is_random; i++) value[i] = init == INIT_ONE;
     for (size_t i = first, m; i < first + n && is_random; i += m) {
         double normal[512];
@@ -219,6 +242,13 @@ static LayerUnits units_of(const Shape* shape, const ActNeeds* needs, int l) {
     return u;
 }
 
+// Returns the most rows of an A.
+static size_t lora_rows(const Shape* s) {
+    int attention = s->features & HAS_LORA_ATTENTION ? runs_sum(shape_runs(s, LORA_QKV)) : 0;
+    int mlp = s->features & HAS_LORA_MLP ? runs_sum(shape_runs(s, LORA_FC)) : 0;
+    return (size_t)MAX(attention, mlp);
+}
+
 // Each of R ranks of a tensor-parallel group has n = ceil(N / R) tokens outside attention and MLP. Inside it sees all N
 // tokens in attention, and `cut` tokens, those of the T ranks that cut the layer, elsewhere. A stage without the
 // model's end has none of its activations; its stream's gradient comes where that was sent from.
@@ -231,8 +261,8 @@ static ActEntry act_entry(const Shape* shape, const ActNeeds* needs, ActId id, i
            by_tokens = T < R ? cut * HS : 0, tail = (size_t)needs->tail * (q + 2 * kv), kv_sent = (size_t)u.kv_heads,
            cache = (size_t)needs->sampling * (q + 2 * kv) + (size_t)needs->answering * 2 * kv,
            logits = MAX(chunk * (size_t)MAX(shape->vocab_rows, 1), (size_t)needs->sampled * needs->gathered);
-    // GELU is a part of the matmuls around it: its gradient never exists apart.
-    size_t d_norm = MAX(MAX(N * C, N * q), shape_act(shape) == ACT_GELU ? 0 : hidden);
+    // Where GELU is a part of the matmuls around it, its gradient never exists apart.
+    size_t d_norm = MAX(MAX(N * C, N * q), shape_fuses_gelu(shape) ? 0 : hidden), lora = lora_rows(shape);
     if (R > (size_t)shape->NKV) kv_sent = R / T + 1;  // each rank gets a key/value head; sums of copies
     int training = needs->training, mean = shape_has(shape, HAS_NORM_BIAS), raw = shape_has(shape, HAS_QK_NORM),
         end = !shape->no_head, group = needs->tp > 1, unlike = shape->units != NULL;
@@ -261,6 +291,8 @@ static ActEntry act_entry(const Shape* shape, const ActNeeds* needs, ActId id, i
         [D_RESIDUAL] = {1,          0, end && training, NEVER,                n * C},
         [D_NORM]     = {1,          0, training,        NEVER,                d_norm},
         [D_CORE_IN]  = {1,          0, training,        NEVER,                MAX(qkv, fc)},
+        [LORA_X]     = {1,          0, lora > 0,        NEVER,                N * lora},
+        [D_LORA_X]   = {1,          0, lora && training, NEVER,               N * lora},
         [D_FULL]     = {1,          0, group,           NEVER,                N * C},
         [STATS]      = {1,          1, end && group,    NEVER,                3 * R * chunk},
         [ATT_HEADS]  = {PER_LAYER,  0, needs->groups,   RECOMPUTE_BLOCK,      N * q},

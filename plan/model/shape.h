@@ -17,6 +17,10 @@ enum {
     HAS_LINEAR_BIAS = 8,  // biases of the other linears
     HAS_QK_NORM = 16,     // an RMSNorm of every head of queries and keys
     HAS_HEAD = 32,        // a classifier of its own; without it wte is one
+    // Adapters beside the linears of a sublayer (Hu et al. 2021, "LoRA"); see Shape.lora.
+    HAS_LORA_ATTENTION = 64,
+    HAS_LORA_MLP = 128,
+    HAS_LORA = HAS_LORA_ATTENTION | HAS_LORA_MLP,
 };
 
 typedef struct ArchEntry {
@@ -37,6 +41,14 @@ typedef struct RopeScaling {
     double low, high, original;
 } RopeScaling;
 
+// Adapters make y = x W^T + scale (x A^T) B^T of y = x W^T: A (rank, K) and B (OC, rank) learn, W does not. The parts of
+// a linear that Hugging Face has apart (queries, keys, values; gate, up) have an A and a B each.
+typedef struct Lora {
+    int rank;      // 0: none
+    double scale;  // alpha / rank
+    int is_all;    // the adapters are all tensors of this shape
+} Lora;
+
 // The units of a layer on a rank, as in Shape, if fewer ranks cut the layer than its group has. core_kv_heads are the
 // key/value heads that it computes in attention, each with `queries` query heads.
 typedef struct LayerUnits {
@@ -55,6 +67,9 @@ typedef struct Shape {
     double eps;       // eps of norms
     double theta;     // base of rotary positions
     RopeScaling scaling;
+    // A model with adapters is two shapes that share all sizes: the base, without the features of HAS_LORA, has the
+    // tensors of the model, frozen; the other has lora.is_all, and the adapters alone as tensors.
+    Lora lora;
     int shards;  // ranks that the parameters are divided among: 1 at first, see Bucket
     // A rank of a tensor-parallel group has these units (plan/model/split.h); a rank alone has NH, NKV, U, 0 and Vp.
     int heads, kv_heads, hidden;      // heads, their key/value heads, hidden units
@@ -71,6 +86,10 @@ static inline int shape_has(const Shape* s, int features) { return (s->features 
 static inline ActFunction shape_act(const Shape* s) { return arch_table[s->arch].act; }
 // Query heads of a key/value head of this rank; with more ranks than key/value heads, some of them.
 static inline int shape_queries(const Shape* s) { return s->kv_heads ? s->heads / s->kv_heads : s->NH / s->NKV; }
+// Returns the frozen model beside a shape of adapters; any other shape itself.
+Shape shape_base(const Shape* s);
+// Returns 1 if GELU is a part of the matmuls beside it. An adapter stands between a matmul and what follows it.
+static inline int shape_fuses_gelu(const Shape* s) { return shape_act(s) == ACT_GELU && !(s->features & HAS_LORA_MLP); }
 // Returns heads, kv_heads, hidden and shards of layer l.
 static inline LayerUnits shape_units(const Shape* s, int l) {
     LayerUnits alike = {s->heads, s->kv_heads, s->hidden, shape_queries(s), s->kv_heads, s->shards};
@@ -84,21 +103,26 @@ typedef enum ParamId {
     WTE, WPE,                                                   // token and position embeddings
     LN1W, LN1B, QKVW, QKVB, QNORMW, KNORMW, ATTPROJW, ATTPROJB,  // per layer, attention
     LN2W, LN2B, FCW, FCB, FCPROJW, FCPROJB,                      // per layer, MLP
+    QKV_LORA_A, QKV_LORA_B, ATTPROJ_LORA_A, ATTPROJ_LORA_B,     // per layer, adapters
+    FC_LORA_A, FC_LORA_B, FCPROJ_LORA_A, FCPROJ_LORA_B,
     LNFW, LNFB, HEADW,                                          // final norm, classifier
     N_PARAMS
 } ParamId;
 
 // An axis of a tensor counts one of these. Tensor parallelism cuts all from VOCABULARY on.
 typedef enum Axis {
-    ONE, CHANNELS, POSITIONS, HEAD_SIZE, VOCABULARY,
+    ONE, CHANNELS, POSITIONS, HEAD_SIZE, LORA_RANK,
+    LORA_QKV, LORA_FC,  // runs: the rank once for each part of QKV_OUTPUTS, of FC_OUTPUTS, that has an adapter
+    VOCABULARY,
     QKV_OUTPUTS, HEADS,  // runs: channels of the queries' heads, of the keys', of the values'; of the queries' alone
     FC_OUTPUTS, HIDDEN   // runs: hidden units, with SwiGLU twice, gates first; hidden units once
 } Axis;
 // clang-format on
 
 // Weights begin as N(0, 0.02) like GPT-2's, narrow models wider by sqrt(768 / C), since a sum over fewer channels would
-// come out too small; projections into the residual stream are divided by sqrt(2L); norms begin at 1, biases at 0.
-typedef enum Init { INIT_NORMAL, INIT_RESIDUAL, INIT_ONE, INIT_ZERO } Init;
+// come out too small; projections into the residual stream are divided by sqrt(2L); norms begin at 1, biases at 0. An A
+// is uniform below 1 / sqrt(its columns), as PEFT's; B begins at 0, so that an adapter begins as nothing.
+typedef enum Init { INIT_NORMAL, INIT_RESIDUAL, INIT_UNIFORM, INIT_ONE, INIT_ZERO } Init;
 
 typedef struct ParamEntry {
     const char* name;
@@ -112,6 +136,7 @@ typedef struct ParamEntry {
 extern const ParamEntry param_table[N_PARAMS];
 
 static inline int param_is_per_layer(ParamId id) { return id >= LN1W && id < LNFW; }
+static inline int param_is_adapter(ParamId id) { return (param_table[id].needs & HAS_LORA) != 0; }
 static inline int param_is_matrix(ParamId id) { return param_table[id].rows != ONE; }  // in files, too
 // The tensor of the classifier's weights.
 static inline ParamId shape_head(const Shape* s) { return shape_has(s, HAS_HEAD) ? HEADW : WTE; }
@@ -195,6 +220,7 @@ typedef enum ActId {
     D_RESIDUAL,          // (n, C): the gradient by the stream
     D_NORM,              // (N, C) by LN1, LN2 or LNF, (N, NH HS) by ATT, with SwiGLU (N, U) by FC_ACT
     D_CORE_IN,           // (N, (NH + 2 NKV) HS) by QKV, or (N, F) by FC
+    LORA_X, D_LORA_X,    // (N, rows of A): x A^T of an adapter, and the gradient by it
     // ranks
     D_FULL,              // (N, C), once: D_RESIDUAL of all ranks of a tensor-parallel group
     STATS,               // (3 tp, classifier_N), once: statistics of the logits of each rank of that group

@@ -42,7 +42,7 @@ Segment shape_segment(const Shape* shape, int i, int rank) {
 double shape_matmul_weights(const Shape* shape) {
     double weights = (double)shape->V * shape->C;
     for (int id = LN1W; id < LNFW; id++)
-        if (param_table[id].rows != ONE)
+        if (param_table[id].rows != ONE && !param_is_adapter((ParamId)id))
             weights += (double)shape->L * runs_sum(shape_runs(shape, param_table[id].rows)) *
                        runs_sum(shape_runs(shape, param_table[id].cols));
     return weights;
@@ -59,7 +59,9 @@ double shape_padded_weights(const Shape* shape) {
 }
 
 double shape_training_flops(const Shape* shape, double sum_s, double sum_s2) {
-    return 6 * shape_matmul_weights(shape) * sum_s + 6 * shape->L * (double)(shape->NH * shape->HS) * sum_s2;
+    double weights = 6 * shape_matmul_weights(shape);
+    if (shape->lora.is_all) weights = 4 * shape_matmul_weights(shape) + 6 * (double)shape_param_count(shape);
+    return weights * sum_s + 6 * shape->L * (double)(shape->NH * shape->HS) * sum_s2;
 }
 
 uint64_t shape_hash(const Shape* s) {

@@ -70,6 +70,12 @@ const Option config_options[] = {
     {NUMBER("--clip-high", REAL, clip_high, 0, 1e6), RUN, "0.2", "up to 1 plus this"},
     {NUMBER("--kl", REAL, kl, 0, 1e6), RUN, "0", "of --loss grpo: how dear it is to leave the reference"},
     {NUMBER("--clip", REAL, clip, 0, 1e9), RUN, "1", "largest norm of all gradients together; 0: no limit"},
+    {{"--lora", KEYS, 0, 0, 0, "rank=R,..."}, START | FIRST, NULL, "train small matrices beside the weights of --init"},
+    {NUMBER("--lora rank", INT, lora_rank, 0, 1024), RUN, "0", "rows of an A, columns of a B; 0: all weights learn"},
+    {NUMBER("--lora alpha", REAL, lora_alpha, 0, 1e6), RUN, "0", "what they add counts alpha / rank; 0: twice the rank"},
+    {WORD("--lora on", CHOICE, lora_on, "all|attention|mlp"), RUN, "all", "linears that have them"},
+    {WORD("--lora dropout", CHOICE, lora_dropout, "none"), START, "none", "there is none"},
+    {WORD("--lora base", TEXT, lora_base, "DIR"), START, NULL, "where the base of an adapter lies now"},
     {NUMBER("--seed", INT64, seed, 0, 9e15), RUN, "1", "seed of weights, order of documents and samples"},
 
     HEAD("rhythm", "how often to evaluate, to sample and to save"),
@@ -93,6 +99,7 @@ const Option config_options[] = {
     {NUMBER("--answers", INT, answers, 1, 1 << 16), START, "8", "of --rollouts: to each prompt"},
     {WORD("--eval", MAYBE, eval_choices, "[CHOICES.jsonl]"), START | FIRST, NULL,
         "do not train: loss and bits per byte of a model on --data; or which of several endings is likely"},
+    {WORD("--merge", TEXT, merge, "DIR"), START, NULL, "do not train: an adapter and its base as one model in DIR"},
     {WORD("--score", TEXT, score, "FILE"), START, NULL, "do not train: log-probabilities of the labels of --data"},
 
     HEAD("device", "processor or GPU, kernels, precision, memory"),

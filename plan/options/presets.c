@@ -101,6 +101,15 @@ Shape config_shape(const Config* c) {
     return shape_whole(s);
 }
 
+Shape config_adapters(const Config* c, Shape base) {
+    static const int features[] = {HAS_LORA, HAS_LORA_ATTENTION, HAS_LORA_MLP};
+    if (c->lora_rank == 0) return base;
+    double alpha = c->lora_alpha > 0 ? c->lora_alpha : 2.0 * c->lora_rank;
+    base.features |= features[config_choice(c, "--lora on")];
+    base.lora = (Lora){c->lora_rank, alpha / c->lora_rank, 1};
+    return base;
+}
+
 // The defaults of training for at most `parameters`. From 50M on they are those of Brown et al. 2020, table 2.1 (batch)
 // and appendix B (a linear warm-up over the first 375M tokens). The first row suits this program's own tiny models, the
 // second is a step between. A tiny model's evaluation on more tokens takes longer than it is worth.
@@ -139,16 +148,17 @@ static const char* default_optimizer(const Config* c) {
 }
 
 // Trained weights want a smaller step: nanoGPT's config/finetune_shakespeare.py takes 3e-5 for GPT-2, a twentieth, with
-// 32768 tokens and next to no warm-up.
+// 32768 tokens and next to no warm-up. Adapters take ten times what all weights do (Schulman et al. 2025, "LoRA Without
+// Regret").
 static void settle_recipe(Config* c) {
-    enum { TUNED = 20, TUNED_BATCH = 32768, TUNED_WARMUP = 20, SHOWN = 16 };  // SHOWN: enough to be worth a plan
+    enum { TUNED = 20, ADAPTED = 2, TUNED_BATCH = 32768, TUNED_WARMUP = 20, SHOWN = 16 };  // SHOWN: enough to be worth a plan
     Shape shape = config_shape(c);
     int i = 0, tunes = c->init != NULL;
     while (shape_param_count(&shape) > recipes[i].parameters) i++;
     int batch = tunes ? MIN(recipes[i].batch_tokens, TUNED_BATCH) : recipes[i].batch_tokens;
     if (c->explain) batch = MAX(batch, SHOWN * c->context);
     if (!c->batch_tokens) c->batch_tokens = MAX(batch, c->context);
-    if (c->lr == 0) c->lr = default_lr((double)shape_param_count(&shape)) / (tunes ? TUNED : 1);
+    if (c->lr == 0) c->lr = default_lr((double)shape_param_count(&shape)) / (c->lora_rank ? ADAPTED : tunes ? TUNED : 1);
     if (!strcmp(c->optimizer, "auto")) c->optimizer = default_optimizer(c);
     if (!c->eval_tokens) c->eval_tokens = recipes[i].eval_tokens;
     if (c->warmup >= 0) return;

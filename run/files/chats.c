@@ -14,6 +14,8 @@ static int directory(const Run* run, char dir[CHECKPOINT_PATH]) {
     int is_given = config_was_given(&run->config, "--tokenizer") || !run->books->start_from[0];
     const char* named = is_given ? run->config.tokenizer : NULL;
     snprintf(dir, CHECKPOINT_PATH, "%s", named ? named : run->books->start_from);
+    if (!named && run->books->base[0] && !disk_is_file(dir, "tokenizer_config.json"))
+        snprintf(dir, CHECKPOINT_PATH, "%s", run->books->base);  // an adapter alone
     if (!named || disk_is_dir(named)) return dir[0] != 0;
     char* slash = strrchr(dir, '/');
     snprintf(slash ? slash : dir, 2, slash ? "" : ".");

@@ -10,7 +10,9 @@
 #include "run/files/saving.h"
 #include "run/slow/balance.h"
 
-static const char model_name[] = "model.safetensors";
+static const char* model_name(const Run* run) {
+    return run->model.whole.lora.is_all ? ADAPTER_FILE : "model.safetensors";
+}
 
 static void add_file(StateCopy* copy, const char* name, char* bytes, size_t n) {
     CopiedFile* file = &copy->files[copy->n++];
@@ -50,8 +52,12 @@ static int add_small_files(StateCopy* copy, const Run* run, Err err) {
     Config config = run_settled_config(run);
     size_t n;
     if (describes_tokens && add_tokenizer(copy, run, err)) return -1;
-    char* text = hf_config_text(&m->whole, m->dt, run->data.docs->end_of_text, run->data.stop, &n);
-    if (add_text(copy, "config.json", text, n, err) || run_state_check(&saved, &config, err)) return -1;
+    int is_adapter = m->whole.lora.is_all;
+    char* text = is_adapter ? lora_config_text(&m->whole, run->books->base, &n)
+                            : hf_config_text(&m->whole, m->dt, run->data.docs->end_of_text, run->data.stop, &n);
+    if (add_text(copy, is_adapter ? ADAPTER_CONFIG : "config.json", text, n, err) ||
+        run_state_check(&saved, &config, err))
+        return -1;
     text = run_generation_config(run, &n);
     if (text) add_file(copy, "generation_config.json", text, n);
     text = run_state_text(&saved, &config);
@@ -87,13 +93,13 @@ int state_copy(Run* run, StateCopy* copy, SafeImage room, const char* dir, Err e
     *copy = (StateCopy){.n = 0};
     SafeImage model = {room.bytes, MIN(room.room, model_bytes(run, rank)), 0};
     SafeImage optimizer = {room.bytes + model.room, room.room - model.room, 0};
-    run_path(path, dir, model_name);
+    run_path(path, dir, model_name(run));
     ModelState state = state_to_write(run);
     state.image = &model;
     int failed = hf_write(&state, STATE_WEIGHTS, NULL, 0, rank == 0 ? path : NULL, err);
     state.image = &optimizer;
     if (state_write_owned(run, &state, dir, failed, err)) return -1;
-    if (rank == 0) add_image(copy, model_name, model);
+    if (rank == 0) add_image(copy, model_name(run), model);
     if (rank == 0 && add_small_files(copy, run, err)) return -1;
     optimizer_name(name, rank, ranks);
     add_image(copy, name, optimizer);

@@ -11,7 +11,7 @@
 #include "data/json.h"
 #include "data/model_files.h"
 #include "run/files/close.h"
-#include "run/files/saving.h"
+#include "run/files/adapter.h"
 
 // Rank 0 tells the others this.
 typedef struct Origin {
@@ -236,8 +236,9 @@ static void read_start(Run* run) {
     Shape shape;
     size_t n = 0;
     int is_first = run->cluster->identity.rank == 0, ranks = MAX(run->cluster->identity.size, c->ranks);
-    char* text = checkpoint_read_file(run->books->start_from, "config.json", &n, err);
-    if (!text || hf_config_parse(&shape, text, n, err)) die("%s: %s", run->books->start_from, err);
+    const char* base = adapter_find_base(run);
+    char* text = checkpoint_read_file(base, "config.json", &n, err);
+    if (!text || hf_config_parse(&shape, text, n, err)) die("%s: %s", base, err);
     free(text);
     if (c->resume || run->books->uses_model) {
         if (!config_was_given(c, "--optimizer"))
@@ -255,8 +256,9 @@ static void read_start(Run* run) {
     if (run->books->saved.ranks != ranks) fit_ranks(c, &shape, ranks, left, sizeof left);
     if (c->resume && left[0] && is_first)
         printf("resume  without its saved %s, which %s cannot have\n", left + 2, text_many(ranks, "rank", words));
-    settle_shape(c, &shape, run->books->start_from);
+    settle_shape(c, &shape, base);
     run->model.whole = shape;
+    adapter_settle(run);
 }
 
 static void tell(Run* run, Origin* o) {

@@ -25,7 +25,8 @@ void run_check_saving(Run* run) {
     close_settle(run);
     if (run->model.world->rank > 0) return;  // rank 0 writes these
     RunState saved = run_saved_state(run);
-    if (hf_config_check(&run->model.whole, err) || run_state_check(&saved, &run->config, err))
+    Shape base = shape_base(&run->model.whole);
+    if (hf_config_check(&base, err) || run_state_check(&saved, &run->config, err))
         die("no checkpoint of this run could be read again: %s", err);
 }
 

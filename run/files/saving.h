@@ -15,6 +15,8 @@ RunState run_saved_state(const Run* run);  // what state.json says
 void run_load_weights(Run* run);
 // Returns the state to write by hf_write: all ranks share in the whole model.
 ModelState state_to_write(Run* run);
+// Returns the state to read by hf_read; `alone` is its shape.
+ModelState state_to_read(Run* run, Shape* alone);
 // The optimizer state that this rank owns, into its file in `dir`, or into the image of `state`. All ranks call it,
 // whatever has failed on one of them: has_failed: nothing is written any more. 0, or -1 with a message.
 int state_write_owned(Run* run, const ModelState* state, const char* dir, int has_failed, Err err);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "kernels/cpu/cpu.h"
-#include "run/files/saving.h"
+#include "run/files/adapter.h"
 #include "run/model/tensor_parallel.h"
 
 // ---- the model's side of files
@@ -112,8 +112,8 @@ ModelState state_to_write(Run* run) {
     return state;
 }
 
-// Returns the state to read: a rank of a tensor-parallel group sees whole tensors pass by.
-static ModelState reading_state(Run* run, Shape* alone) {
+// A rank of a tensor-parallel group sees whole tensors pass by.
+ModelState state_to_read(Run* run, Shape* alone) {
     ModelState state = state_to_write(run);
     *alone = run->model.whole;
     if (!is_divided(&run->model)) return state;
@@ -158,7 +158,7 @@ static void init_piece(const void* job, size_t piece, int thread) {
 // The model's own initial values; masters first, because putting weights rounds them in the staging buffer.
 static void init_weights(Run* run) {
     Shape alone;
-    ModelState state = reading_state(run, &alone);
+    ModelState state = state_to_read(run, &alone);
     if (!run->model.k->on_host) team_open(host_cores("", 0));  // fewer threads take longer
     for (int i = 0; i < shape_tensors(&run->model.whole); i++) {
         Segment own = shape_segment(state.shape, i, state.rank);
@@ -172,7 +172,7 @@ static void init_weights(Run* run) {
 
 static int read_files(Run* run, Err err) {
     Shape alone;
-    ModelState state = reading_state(run, &alone);
+    ModelState state = state_to_read(run, &alone);
     int with_master = keeps_master(&run->model);
     if (hf_read(&state, with_master, run->books->start_from, err)) return -1;
     if (!run->config.resume) return 0;
@@ -187,7 +187,9 @@ void die_together(const Run* run, int failed, const char* words, const char* wha
 // Each rank reads for itself.
 void run_load_weights(Run* run) {
     char err[ERR_BYTES];
-    int reads = run->books->start_from[0] != 0;
+    int begins = run->books->base[0] && !disk_is_file(run->books->start_from, ADAPTER_CONFIG);
+    int reads = run->books->start_from[0] && !begins;
+    die_together(run, adapter_read_base(run, err), err, "");
     if (!reads && !run->model.k->no_results) init_weights(run);
     die_together(run, reads && read_files(run, err), err, "");
     checkpoint_unpin(run->books->pin);

@@ -48,7 +48,7 @@ static void use_layer(Model* m, int l, int direction) {
 static AdamW step_of(const Model* m, const Config* config, const OwnedRun* run, double lr, int64_t t) {
     const Segment* segment = &run->segment;
     const ParamTensor* tensor = &segment->tensor;
-    int has_copies = layer_kv(m, tensor_layer(tensor)) && (tensor->id == QKVW || tensor->id == QKVB);
+    int has_copies = layer_kv(m, tensor_layer(tensor)) && has_kv_outputs(tensor->id);
     AdamW a;
     a.param = zero_owned(m, STATE_WEIGHTS, segment);
     a.master = (float*)zero_owned(m, STATE_MASTER, segment);
@@ -113,8 +113,8 @@ static void reduce(Model* m) {
     .units = work_units, .linear_forward = tp_linear_forward, .linear_backward = tp_linear_backward
 // clang-format on
 
-// Each table serves some ranks: those that compute whole linears, those that compute others than they own, those that
-// cut them.
+// Each table serves some ranks: those that compute whole linears, those that compute others than they own or have
+// adapters, those that cut them.
 static const ManyRanks whole_linears = {AROUND_LAYERS_AND_STEPS};
 static const ManyRanks other_linears = {AROUND_LAYERS_AND_STEPS, LINEARS};
 static const ManyRanks cut_linears = {
@@ -129,4 +129,7 @@ static const ManyRanks cut_linears = {
     .classify = tp_classify,
 };
 
-void model_set_many(Model* m) { m->many = m->tp ? &cut_linears : m->ranks->work ? &other_linears : &whole_linears; }
+void model_set_many(Model* m) {
+    int has_others = m->ranks->work || m->shape.lora.is_all;
+    m->many = m->tp ? &cut_linears : has_others ? &other_linears : &whole_linears;
+}

@@ -24,7 +24,8 @@ void* model_act(const Model* m, ActId id, int l) {
 
 const char* const model_array_names[N_MODEL_ARRAYS] = {"parameters",    "parameters in use", "master weights",
                                                        "gradients",     "gradients in use",  "gradients as bf16",
-                                                       "first moments", "second moments"};
+                                                       "first moments", "second moments",    "frozen weights",
+                                                       "frozen weights in use", "gradients of frozen norms"};
 
 void model_logits(const Model* m, void* logits, int n, int N) {
     int C = m->shape.C;

@@ -51,6 +51,7 @@ typedef struct ModelRanks {
     // The owner has what this rank owns of the whole model with --strategies: gradients go there and weights come back.
     // It is NULL elsewhere: this rank owns a part of what it computes.
     Model* owner;
+    Model* frozen;  // beside adapters: the weights that do not learn (run/model/lora.h); NULL: all learn
     Mover reduce[2], gather[2];    // inside nodes, and with owners (plan/layout/strategy_moves.h)
     Moving leaving[2], coming[2];  // at work, where they have a mover
     char* moving;                  // their scratch
@@ -104,6 +105,10 @@ static inline Comm* layer_kv(const Model* m, int l) {
 static inline int layer_cut_rank(const Model* m, int l) {
     const LayerGroup* g = layer_group(m, l);
     return g ? tp_rank(m) % g->tp : tp_rank(m);
+}
+// Returns 1 if a tensor has rows or elements for queries, keys and values, of which ranks may share the latter.
+static inline int has_kv_outputs(ParamId id) {
+    return param_table[id].rows == QKV_OUTPUTS || param_table[id].cols == QKV_OUTPUTS;
 }
 static inline int tensor_layer(const ParamTensor* t) { return param_is_per_layer(t->id) ? t->layer : ENDS; }
 

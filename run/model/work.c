@@ -6,6 +6,8 @@
 
 #include <stdlib.h>
 
+#include "run/model/lora.h"
+
 // A Cut is the computed columns of a linear's input; lists are on the device.
 typedef struct Cut {
     int n;
@@ -459,6 +461,7 @@ void work_forward(const Model* m, LinearId id, int l, void* out, void* gelu, con
     x = kept_columns(m, &w, x, m->ranks->columns[0], N);
     TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
     m->k->matmul_forward(out, gelu, x, w.w, w.b, N, w.K, w.OC, m->dt, m->s);
+    lora_forward(m, id, l, out, x, N);
     timer_enter(m->timer, before, m->s);
 }
 
@@ -467,7 +470,8 @@ void work_backward_weight(const Model* m, LinearId id, int l, const void* dout, 
     if (w.OC == 0) return;
     x = kept_columns(m, &w, x, m->ranks->columns[0], N);
     TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
-    m->k->matmul_backward_weight(w.dw, w.db, dout, x, N, w.K, w.OC, m->dt, m->s);
+    if (w.dw) m->k->matmul_backward_weight(w.dw, w.db, dout, x, N, w.K, w.OC, m->dt, m->s);
+    lora_backward_weight(m, id, l, dout, x, N);
     timer_enter(m->timer, before, m->s);
 }
 
@@ -483,6 +487,7 @@ void work_backward_input(const Model* m, LinearId id, int l, void* dx, const voi
     pre = kept_columns(m, &w, pre, m->ranks->columns[0], N);
     TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
     m->k->matmul_backward_input(computed, dout, w.w, pre, N, w.K, w.OC, m->dt, m->s);
+    lora_backward_input(m, id, l, computed, dout, N);
     timer_enter(m->timer, before, m->s);
     if (w.kept) k->ranks->scatter_columns(dx, computed, w.source, N, w.width, w.K, m->dt, m->s);
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "plan/base/base.h"
+#include "run/model/lora.h"
 #include "run/model/model_ranks.h"
 #include "run/model/muon.h"
 
@@ -92,6 +93,7 @@ void zero_sizes(const Model* m, int training, size_t bytes[N_MODEL_ARRAYS]) {
     }
     bytes[MODEL_WEIGHTS] = weights.kept * elem;
     bytes[MODEL_WEIGHTS_IN_USE] = uses ? weights.used * elem : 0;
+    lora_sizes(m, training, bytes);
     if (!training) return;
     bytes[MODEL_MASTER] = has_master(m) ? owned * fp32 : 0;
     bytes[MODEL_GRADS] = grads.kept * fp32;
@@ -156,9 +158,11 @@ void zero_open(Model* m) {
         model_place_param(m, &t, t.offset - x->offset, x->weights, x->grads);
     }
     empty_window(m);
+    lora_open(m);
 }
 
 void zero_close(Model* m) {
+    lora_close(m);
     if (m->ranks->muon) muon_close(m->ranks->muon), free(m->ranks->muon);
     free(m->ranks->zero.bucket);
     free(m->param_places);
@@ -253,7 +257,7 @@ static void begin_gather(Model* m, int b) {
     ZeroBucket* x = &m->ranks->zero.bucket[b];
     Comm* c = x->comm;
     await_move(m, b);
-    if (c->size == 1) return;
+    if (c->size == 1 || x->elems == 0) return;
     c->purpose = COMM_PARAMETERS;
     x->arriving = c->table->begin_all_gather(c, x->weights, x->owned_weights, x->piece, m->dt, m->s);
     c->purpose = COMM_OTHER;
@@ -277,6 +281,7 @@ static void want_layer(Model* m, int l) {
 static int is_gathered(const Model* m, int l) { return is_layer(m, 1 + l) && m->ranks->zero.bucket[1 + l].stage == 3; }
 
 void zero_use_layer(Model* m, int l, int direction) {
+    if (m->ranks->frozen) zero_use_layer(m->ranks->frozen, l, direction);
     await_move(m, 1 + l);
     if (is_gathered(m, l)) want_layer(m, l);
     end_gather(m, 1 + l);
@@ -355,7 +360,7 @@ void zero_settle(Model* m) {
 
 // Returns the elements of a cut tensor before those of key/value heads that other ranks have too: usually all.
 static size_t unshared_elems(const Model* m, const ParamTensor* t) {
-    if ((t->id != QKVW && t->id != QKVB) || !layer_kv(m, t->layer)) return t->elems;
+    if (!has_kv_outputs(t->id) || !layer_kv(m, t->layer)) return t->elems;
     int queries = shape_units(&m->shape, t->layer).heads * m->shape.HS;
     return (size_t)queries * (t->rows > 1 ? (size_t)t->cols : 1);
 }
@@ -430,10 +435,10 @@ static void begin_reduce(Model* m, int b) {
     char* copy = bf16_copy(m, b);
     float* grads = x->grads;
     size_t own_bytes = (size_t)c->rank * x->piece * sizeof(bf16);
-    if (b == 0 && ends)
+    if (b == 0 && ends && model_grads(m, WTE, 0))
         ends->table->all_reduce(ends, model_grads(m, WTE, 0), shape_param(&m->shape, WTE, 0).elems, DT_F32, m->s);
     if (x->n_tensors && !m->ranks->owner) sum_replicated(m, x);
-    if (c->size == 1) return;
+    if (c->size == 1 || x->elems == 0) return;
     if (copy) {
         empty_place(m, b);
         m->k->ranks->cast(copy, DT_BF16, grads, DT_F32, x->elems, m->s);

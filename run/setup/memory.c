@@ -124,8 +124,10 @@ static size_t batch_schedule_bytes(const Run* run, int max_tokens) {
 // ---- the table
 
 static size_t largest_tensor(const Run* run) {
+    Shape base = shape_base(&run->model.whole);
     size_t most = 0;
     for (int i = 0; i < N_PARAMS; i++) most = MAX(most, shape_param(&run->model.whole, (ParamId)i, 0).elems);
+    for (int i = 0; i < N_PARAMS; i++) most = MAX(most, shape_param(&base, (ParamId)i, 0).elems);
     return most;
 }
 

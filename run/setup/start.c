@@ -15,6 +15,7 @@
 #include "data/sampler_mix.h"
 #include "data/tokenizer_files.h"
 #include "run/step/labels.h"
+#include "run/files/adapter.h"
 #include "run/files/chats.h"
 #include "run/setup/setup.h"
 
@@ -84,7 +85,8 @@ static const char* use_of(const Config* c) {
                 {"--score", c->score != NULL},
                 {"--rollouts", c->rollouts != NULL},
                 {"--sample", c->sample != NULL},
-                {"--chat", c->chat}};
+                {"--chat", c->chat},
+                {"--merge", c->merge != NULL}};
     const char* use = NULL;
     for (int i = 0; i < COUNT(uses); i++) {
         if (uses[i].is_asked && use) die("%s and %s: expected one of them, found both", use, uses[i].option);
@@ -111,7 +113,7 @@ void run_read_options(Run* run) {
     if (c->resume && c->init) die("--init starts a run, and --resume goes on with one: leave one of them out");
     books->uses_model = use_of(c);
     if (books->uses_model) c->resume = 0;  // takes the checkpoint's model, and nothing of its training
-    run->training = !c->sample && !c->chat && !c->eval_choices && !c->rollouts;
+    run->training = !c->sample && !c->chat && !c->eval_choices && !c->rollouts && !c->merge;
     books->claims = run->training && !books->uses_model && !c->probe && !c->explain && !c->dump_grads &&
                     !c->check_layout && !c->tokenize && !run->cluster->searches;
     run->state.val_loss = run->state.loss = books->saved.val_loss = books->saved.loss = NAN;
@@ -141,6 +143,8 @@ static void open_tokenizer(Run* run) {
     if (run->books->start_from[0]) {
         run_path(path, run->books->start_from, "tokenizer.bin");
         if (stat(path, &st)) run_path(path, run->books->start_from, "tokenizer.json");
+        if (stat(path, &st) && run->books->base[0]) run_path(path, run->books->base, "tokenizer.bin");
+        if (stat(path, &st) && run->books->base[0]) run_path(path, run->books->base, "tokenizer.json");
         if (stat(path, &st)) path[0] = 0;
         if (path[0] && !config_was_given(&run->config, "--tokenizer")) named = NULL;
     }
@@ -360,7 +364,7 @@ void run_settle_model(Run* run) {
     if (config_complete(c, vocab, err)) die("%s", err);
     if (!strcmp(c->dtype, "auto")) c->dtype = m->k->prefers_bf16 ? "bf16" : "fp32";
     m->dt = !strcmp(c->dtype, "bf16") ? DT_BF16 : DT_F32;
-    if (!run->books->start_from[0]) m->whole = config_shape(c);
+    if (!run->books->start_from[0]) m->whole = config_shape(c), adapter_settle(run);
     m->shape = m->whole;
     if (!run->training) return;
     settle_trees(run, d->docs, "--data");

@@ -54,13 +54,18 @@ static const char* count(int64_t n, char text[32]) {
 }
 
 static void print_model(const Run* run) {
-    const Shape* s = &run->model.whole;
+    Shape base = shape_base(&run->model.whole);
+    const Shape *s = &base, *all = &run->model.whole;
     char n[32], layers[64], heads[64], kv[64] = "";
     if (s->NKV != s->NH) snprintf(kv, sizeof kv, " (%d of keys and values)", s->NKV);
     say(stdout, "model   %s, %s parameters: %s, width %d, %s%s, context %d, %s%d tokens", arch_table[s->arch].title,
         count((int64_t)shape_param_count(s), n), text_many(s->L, "layer", layers), s->C,
         text_many(s->NH, "head", heads), kv, s->context,
         run->data.tokenizer->is_bytes && run->data.guessed_bytes ? "bytes as " : "", s->V);
+    if (all->lora.is_all)
+        say(stdout, "lora    rank %d, alpha %g, on %s: %s parameters learn%s%s", all->lora.rank,
+            all->lora.scale * all->lora.rank, run->config.lora_on, count((int64_t)shape_param_count(all), n),
+            run->books->base[0] ? " beside the frozen ones of " : "", run->books->base);
 }
 
 // print_doubts lists files that were passed over and text that was changed, since silence would hide a smaller corpus.
@@ -218,6 +223,7 @@ static void log_death(Run* run) {
 void run_log_start(Run* run) {
     const Config* c = &run->config;
     const Model* m = &run->model;
+    Shape base = shape_base(&m->whole);
     char* text = NULL;
     size_t n = 0;
     Options start = {.out = run->books->log.fd >= 0 ? open_memstream(&text, &n) : NULL}, options = start;
@@ -229,7 +235,7 @@ void run_log_start(Run* run) {
             "\"parameters\": %.0f, \"tokens\": %" PRId64 ", \"documents\": %" PRId64 ", \"version\": \"" RUN_VERSION
             "\", \"matmul_gflops\": %.4g, \"options\": {",
             c->resume, m->world->size, m->k->name, dtype_name(m->dt), arch_table[m->whole.arch].title,
-            (double)shape_param_count(&m->whole), sampler_tokens(run->data.train, SPLIT_TRAIN),
+            (double)shape_param_count(&base), sampler_tokens(run->data.train, SPLIT_TRAIN),
             sampler_documents(run->data.train, SPLIT_TRAIN),
             isfinite(run->cluster->peak) ? run->cluster->peak / 1e9 : 0);
     Config config = run_settled_config(run);

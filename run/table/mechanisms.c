@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "run/files/adapter.h"
 #include "run/files/close.h"
 #include "data/tokenizer_files.h"
 #include "run/step/labels.h"
@@ -160,6 +161,7 @@ static void choose_work(Run* run) {
     if (c->rollouts) run->instead = run_rollouts;
     if (c->sample) run->instead = sample_only;
     if (c->chat) run->instead = run_talk;
+    if (c->merge) run->instead = adapter_merge;
 }
 
 // Plans the memory and takes it, and fills in the weights. Training also measures the device's peak, prints the run
@@ -176,6 +178,8 @@ static void prepare(Run* run) {
     if (run->training && choices[0] && !run_is_brief(run)) printf("kernels %s\n", choices);
     run_load_weights(run);
     if (run->model.ranks->zero.stage == 3 && !run->strategies) zero_gather(&run->model);
+    if (run->model.ranks->frozen && run->model.ranks->frozen->ranks->zero.stage == 3)
+        zero_gather(run->model.ranks->frozen);
     if (run->training) run_find_cost(run), balance_ready(run), run_check_documents(run);
 }
 

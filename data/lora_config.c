@@ -1,0 +1,146 @@
+// lora_config.c - adapter_config.json, as PEFT writes it: see model_files.h.
+#define _POSIX_C_SOURCE 200809L
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "data/json.h"
+#include "data/model_files.h"
+#include "plan/base/words.h"
+
+// The linears of a block by their names there, and the feature that gives them adapters.
+typedef struct Module {
+    const char* name;
+    int feature;
+} Module;
+
+static const Module gpt2_modules[] = {{"attn.c_attn", HAS_LORA_ATTENTION},
+                                      {"attn.c_proj", HAS_LORA_ATTENTION},
+                                      {"mlp.c_fc", HAS_LORA_MLP},
+                                      {"mlp.c_proj", HAS_LORA_MLP},
+                                      {NULL, 0}};
+static const Module llama_modules[] = {
+    {"self_attn.q_proj", HAS_LORA_ATTENTION}, {"self_attn.k_proj", HAS_LORA_ATTENTION},
+    {"self_attn.v_proj", HAS_LORA_ATTENTION}, {"self_attn.o_proj", HAS_LORA_ATTENTION},
+    {"mlp.gate_proj", HAS_LORA_MLP},          {"mlp.up_proj", HAS_LORA_MLP},
+    {"mlp.down_proj", HAS_LORA_MLP},          {NULL, 0}};
+
+static const Module* modules_of(const Shape* s) { return s->arch == ARCH_GPT2 ? gpt2_modules : llama_modules; }
+
+// Members that say what this program does not do, as JSON shows what it expects; absent, null and empty ones say so too.
+static const struct {
+    const char *name, *value;
+} fixed[] = {
+    {"peft_type", "LORA"},       {"bias", "none"},          {"use_dora", "false"},   {"use_rslora", "false"},
+    {"lora_bias", "false"},      {"rank_pattern", ""},      {"alpha_pattern", ""},   {"modules_to_save", ""},
+    {"layers_to_transform", ""}, {"layer_replication", ""}, {"exclude_modules", ""}, {"trainable_token_indices", ""},
+};
+
+char* lora_config_text(const Shape* s, const char* base, size_t* n) {
+    char alpha[40], *text = NULL;
+    FILE* out = open_memstream(&text, n);
+    if (!out) return NULL;
+    number_print(s->lora.scale * s->lora.rank, alpha, sizeof alpha);
+    fprintf(out, "{\n  \"base_model_name_or_path\": ");
+    json_put_bytes(out, base, strlen(base));
+    fprintf(out,
+            ",\n  \"peft_type\": \"LORA\",\n  \"task_type\": \"CAUSAL_LM\",\n  \"r\": %d,\n  \"lora_alpha\": %s,\n",
+            s->lora.rank, alpha);
+    fprintf(out, "  \"lora_dropout\": 0.0,\n  \"bias\": \"none\",\n  \"fan_in_fan_out\": %s,\n  \"target_modules\": [",
+            s->arch == ARCH_GPT2 ? "true" : "false");
+    int some = 0;
+    for (const Module* m = modules_of(s); m->name; m++)
+        if (shape_has(s, m->feature)) fprintf(out, "%s\"%s\"", some++ ? ", " : "", m->name);
+    fprintf(out, "],\n  \"inference_mode\": true,\n  \"init_lora_weights\": true\n}\n");
+    return json_end(out, &text);
+}
+
+// ---- reading
+
+// Returns 1 if a target of target_modules names the module: by its path's last parts, or by all.
+static int is_target(const JsonValue* target, const char* module) {
+    size_t n = strlen(module), length = target->length;
+    if (json_is(target, "all-linear")) return 1;
+    int ends = length > 0 && length <= n && !memcmp(module + n - length, target->text, length);
+    return target->type == JSON_STRING && ends && (length == n || module[n - length - 1] == '.');
+}
+
+// Finds the features that give adapters to the modules that are targets; each sublayer's are all, or none.
+static int read_targets(Shape* shape, const JsonValue* list, Err err) {
+    int of[2][2] = {{0}}, is_word = list && list->type == JSON_STRING;
+    const char* words = "all linears of attention, of the MLP, or of both";
+    for (const Module* m = modules_of(shape); m->name; m++) {
+        int hits = is_word && is_target(list, m->name);
+        for (const JsonValue* t = is_word ? NULL : json_elements(list); t; t = json_next(t))
+            hits += is_target(t, m->name);
+        of[m->feature == HAS_LORA_MLP][hits > 0]++;
+    }
+    for (const JsonValue* t = is_word ? NULL : json_elements(list); t; t = json_next(t)) {
+        int hits = 0;
+        for (const Module* m = modules_of(shape); m->name; m++) hits += is_target(t, m->name);
+        if (!hits)
+            return fail(err, ADAPTER_CONFIG ": expected target_modules to be %s, found %.*s", words,
+                        (int)MIN(t->length, (size_t)60), t->text);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (of[i][0] && of[i][1])
+            return fail(err, ADAPTER_CONFIG ": expected target_modules to be %s, found %d of %d of the %s", words,
+                        of[i][1], of[i][0] + of[i][1], i ? "MLP" : "attention");
+        if (of[i][1]) shape->features |= i ? HAS_LORA_MLP : HAS_LORA_ATTENTION;
+    }
+    return shape->features & HAS_LORA ? 0 : fail(err, ADAPTER_CONFIG ": expected target_modules, found none");
+}
+
+static int is_empty(const JsonValue* v) {
+    return !v || v->type == JSON_NULL || ((v->type == JSON_ARRAY || v->type == JSON_OBJECT) && v->n == 0);
+}
+
+static int check_fixed(const JsonValue* root, Err err) {
+    for (int i = 0; i < COUNT(fixed); i++) {
+        const JsonValue* v = json_get(root, fixed[i].name);
+        const char* wanted = fixed[i].value;
+        if (is_empty(v) || (v->length == strlen(wanted) && !memcmp(v->text, wanted, v->length))) continue;
+        return fail(err, ADAPTER_CONFIG ": expected %s %s, found %.*s", fixed[i].name, wanted[0] ? wanted : "empty",
+                    (int)MIN(v->length, (size_t)60), v->text);
+    }
+    return 0;
+}
+
+static int read_adapters(Shape* shape, const JsonValue* root, Err err) {
+    int64_t rank;
+    double alpha;
+    if (check_fixed(root, err)) return -1;
+    if (json_int64(json_get(root, "r"), &rank) || rank < 1 || rank > 1024)
+        return fail(err, ADAPTER_CONFIG ": expected a rank r from 1 to 1024");
+    if (json_double(json_get(root, "lora_alpha"), &alpha) || !(alpha > 0 && alpha <= 1e6))
+        return fail(err, ADAPTER_CONFIG ": expected lora_alpha above 0 and at most 1e6");
+    if (read_targets(shape, json_get(root, "target_modules"), err)) return -1;
+    shape->lora = (Lora){(int)rank, alpha / (double)rank, 1};
+    return 0;
+}
+
+static int parse(Json* json, const char* text, size_t n, Err err) {
+    char why[ERR_BYTES];
+    if (json_parse(json, text, n, why)) return fail(err, ADAPTER_CONFIG ": %s", why);
+    if (json->values->type == JSON_OBJECT) return 0;
+    json_free(json);
+    return fail(err, ADAPTER_CONFIG ": expected an object");
+}
+
+int lora_config_parse(Shape* shape, const char* text, size_t n, Err err) {
+    Json json;
+    if (parse(&json, text, n, err)) return -1;
+    int result = read_adapters(shape, json.values, err);
+    json_free(&json);
+    return result;
+}
+
+int lora_config_base(char base[DISK_PATH], const char* text, size_t n, Err err) {
+    Json json;
+    if (parse(&json, text, n, err)) return -1;
+    const JsonValue* v = json_get(json.values, "base_model_name_or_path");
+    int64_t length = v && v->length < DISK_PATH ? json_bytes(v, base) : -1;
+    int failed = length < 1;
+    if (!failed) base[length] = 0;
+    json_free(&json);
+    return failed ? fail(err, ADAPTER_CONFIG ": expected a base_model_name_or_path") : 0;
+}

@@ -1,0 +1,193 @@
+// adapter.c - see adapter.h.
+#include "run/files/adapter.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "run/model/lora.h"
+
+static char* read_config(const Run* run, size_t* n) {
+    char err[ERR_BYTES];
+    char* text = checkpoint_read_file(run->books->start_from, ADAPTER_CONFIG, n, err);
+    if (!text) die("%s", err);
+    return text;
+}
+
+static int has_adapter(const Run* run) { return disk_is_file(run->books->start_from, ADAPTER_CONFIG); }
+
+const char* adapter_find_base(Run* run) {
+    char err[ERR_BYTES], real[CHECKPOINT_PATH];
+    Books* books = run->books;
+    const Config* c = &run->config;
+    size_t n = 0;
+    if (has_adapter(run)) {
+        char* text = read_config(run, &n);
+        if (lora_config_base(books->base, text, n, err)) die("%s/%s", books->start_from, err);
+        free(text);
+        if (c->lora_base) snprintf(books->base, sizeof books->base, "%s", c->lora_base);
+    } else if (c->lora_rank && !c->resume) snprintf(books->base, sizeof books->base, "%s", books->start_from);
+    else return books->start_from;
+    if (!disk_is_file(books->base, "config.json") || !hf_has_model(books->base))
+        die("%s: expected its base model in %s, found none (config.json, model.safetensors); say where it lies now: "
+            "--lora base=DIR",
+            books->start_from, books->base);
+    if (realpath(books->base, real)) snprintf(books->base, sizeof books->base, "%s", real);
+    return books->base;
+}
+
+static void refuse(const char* option, const char* why) {
+    die("%s with --lora: expected %s; leave one of them out", option, why);
+}
+
+// Ends the program where an option and adapters do not go together.
+static void refuse_others(const Config* c) {
+    if (!strcmp(c->optimizer, "muon")) refuse("--optimizer muon", "AdamW, which suits matrices of so few rows");
+    if (c->strategies && strcmp(c->strategies, "none") != 0) refuse("--strategies", "one way to divide the ranks");
+    if (c->layout && !strcmp(c->layout, "hydraulis")) refuse("--layout hydraulis", "one way to divide the ranks");
+    if (strcmp(c->balance, "off") != 0 && strcmp(c->balance, "documents") != 0)
+        refuse("--balance", "off or documents, since slices of frozen weights do not move");
+}
+
+// An option that was given must agree with the adapter; one that was not takes its value.
+static void take_adapter(Run* run, Shape* shape) {
+    char err[ERR_BYTES];
+    Config* c = &run->config;
+    size_t n = 0;
+    char* text = read_config(run, &n);
+    if (lora_config_parse(shape, text, n, err)) die("%s/%s", run->books->start_from, err);
+    free(text);
+    const Lora* found = &shape->lora;
+    if (c->lora_rank && c->lora_rank != found->rank)
+        die("%s: expected --lora rank=%d, found %d; leave --lora out, or make one model of it first: --merge DIR",
+            run->books->start_from, c->lora_rank, found->rank);
+    c->lora_rank = found->rank, c->lora_alpha = found->scale * found->rank;
+    int has_attention = shape->features & HAS_LORA_ATTENTION, has_mlp = shape->features & HAS_LORA_MLP;
+    c->lora_on = has_attention && has_mlp ? "all" : has_mlp ? "mlp" : "attention";
+}
+
+void adapter_settle(Run* run) {
+    Config* c = &run->config;
+    Shape* whole = &run->model.whole;
+    int is_new = run->books->start_from[0] && !has_adapter(run);
+    if (run->books->start_from[0] && has_adapter(run)) take_adapter(run, whole);
+    else if (is_new && c->resume && c->lora_rank)
+        die("--lora: the saved run has no adapters; --init starts one of them");
+    else *whole = config_adapters(c, *whole);
+    if (!c->lora_rank) {
+        if (c->merge) die("--merge: expected adapters, found a whole model in %s", run->books->start_from);
+        return;
+    }
+    if (!run->books->start_from[0] && !run->model.k->no_results)
+        die("--lora: expected a model whose weights stay as they are: --init DIR");
+    refuse_others(c);
+}
+
+// ---- the frozen weights
+
+// The run as if its model were the base.
+static Run* with_base(const Run* run) {
+    Run* base = (Run*)malloc(sizeof *base);
+    if (!base) die("no memory for a base model");
+    *base = *run, base->model = *run->model.ranks->frozen;
+    return base;
+}
+
+// Hashes some values of every tensor: training leaves none of them as it was.
+static uint64_t base_hash;
+static void put_frozen(void* context, const ParamTensor* tensor, float* value) {
+    Run* base = (Run*)context;
+    base_hash = hash_bytes(value, MIN(tensor->elems, (size_t)1024) * sizeof *value, base_hash);
+    state_to_write(base).put_weights(base, tensor, value);
+}
+
+int adapter_read_base(Run* run, Err err) {
+    if (!run->books->base[0]) return 0;
+    Shape alone;
+    Run* base = with_base(run);
+    ModelState state = state_to_read(base, &alone);
+    state.put_weights = put_frozen, base_hash = 1;
+    int failed = hf_read(&state, 0, run->books->base, err);
+    uint64_t saved = run->books->saved.base;
+    free(base);
+    if (!failed && saved && saved != base_hash)
+        failed = fail(err,
+                      "%s: expected the base that these adapters were trained beside, found other weights; say "
+                      "where it lies: --lora base=DIR",
+                      run->books->base);
+    run->books->saved.base = base_hash;
+    return failed;
+}
+
+// ---- both as one model
+
+typedef struct Both {
+    Run *run, *base;
+} Both;
+
+// value = a tensor of the base, its adapter added.
+static void fetch_merged(void* context, StateKind kind, const ParamTensor* tensor, float* value) {
+    Run *run = ((Both*)context)->run, *base = ((Both*)context)->base;
+    const Shape* adapters = &run->model.whole;
+    ParamId pair[2];
+    float* parts[2];
+    state_to_write(base).fetch(base, kind, tensor, value);
+    if (!lora_of(pair, adapters, tensor->id)) return;
+    for (int i = 0; i < 2; i++) {
+        ParamTensor t = shape_param(adapters, pair[i], tensor->layer);
+        if (!(parts[i] = (float*)malloc(t.elems * sizeof(float)))) die("no memory for an adapter");
+        state_to_write(run).fetch(run, kind, &t, parts[i]);
+    }
+    lora_merge(value, tensor, adapters, parts[0], parts[1]);
+    free(parts[0]), free(parts[1]);
+}
+
+// Copies what says how text becomes tokens, from the adapter's directory or from the base's.
+static int copy_small_files(const Run* run, const char* dir, Err err) {
+    static const char* const names[] = {
+        "tokenizer.bin", "tokenizer.json",          "tokenizer_config.json", "vocab.json",
+        "merges.txt",    "special_tokens_map.json", "chat_template.jinja",   "generation_config.json"};
+    const char* const from[] = {run->books->start_from, run->books->base};
+    char path[DISK_PATH];
+    for (int i = 0; i < COUNT(names); i++)
+        for (int k = 0; k < COUNT(from); k++) {
+            size_t n = 0;
+            if (!disk_is_file(from[k], names[i])) continue;
+            char* bytes = checkpoint_read_file(from[k], names[i], &n, err);
+            int failed = !bytes || disk_join(path, dir, names[i], err) || disk_put(path, bytes, n, 0, err);
+            free(bytes);
+            if (failed) return -1;
+            break;
+        }
+    return 0;
+}
+
+static int write_config(const Run* run, const Shape* base, const char* dir, Err err) {
+    char path[DISK_PATH];
+    size_t n = 0;
+    char* text = hf_config_text(base, run->model.dt, run->data.begin, run->data.stop, &n);
+    if (!text) return fail(err, "no memory for config.json");
+    int failed = disk_join(path, dir, "config.json", err) || disk_put(path, text, n, 0, err);
+    free(text);
+    return failed ? -1 : 0;
+}
+
+void adapter_merge(Run* run) {
+    char err[ERR_BYTES] = "", path[CHECKPOINT_PATH];
+    const char* dir = run->config.merge;
+    int is_first = run->model.world->rank == 0;
+    Run* base = with_base(run);
+    Both both = {run, base};
+    ModelState state = state_to_write(base);
+    state.fetch = fetch_merged, state.context = &both;
+    run_path(path, dir, "model.safetensors");
+    int failed = is_first && (disk_make_dirs(dir, err) ||
+                              (disk_count(dir) > 0 && fail(err, "--merge %s: expected a new directory", dir)));
+    die_together(run, failed, err, "");
+    failed = hf_write(&state, STATE_WEIGHTS, NULL, 0, is_first ? path : NULL, err);
+    if (!failed && is_first)
+        failed = copy_small_files(run, dir, err) || write_config(run, &base->model.whole, dir, err);
+    free(base);
+    die_together(run, failed, err, "--merge: ");
+    say(stdout, "merged  %s and %s into %s", run->books->start_from, run->books->base, dir);
+}
