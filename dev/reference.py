@@ -8,6 +8,8 @@ writes for each (default: all), into a folder of that folder,
     golden.safetensors    gradients of the first step (names and layouts of Hugging Face's classes), fp32
     golden.json           losses of ten training steps and the gradient norms, as doubles
     muon.json             losses of ten steps of Muon
+    adapter/              an adapter of all linears as PEFT has it; lora.safetensors, lora.json: as golden's, of ten
+                          steps that train it alone
 and beside them
     docs.jsonl            the documents, of very different lengths
     choices.jsonl         questions with several endings; what each model says of them: choices.json in its folder
@@ -15,8 +17,8 @@ and beside them
                           gradients of every --loss, labels.json and labels-LOSS.safetensors in its folder
 
 The models are written out here from their definitions, document by document, so that they share nothing with the
-trainer: no packing, no masks but the causal one, no kernels. Needs torch and numpy only. Where transformers is
-installed, its classes must give the same loss and gradients.
+trainer: no packing, no masks but the causal one, no kernels. Needs torch and numpy only. Where transformers and peft
+are installed, their classes must give the same loss and gradients.
 """
 import json
 import math
@@ -262,8 +264,39 @@ class Muon:
                 w -= lr * (step + DECAY * w)
 
 
-def train(arch, p, docs, muon=None):
+# ---- LoRA (Hu et al. 2021): the same model with W + (alpha / rank) B A in place of W
+
+RANK, ALPHA = 3, 7.5
+
+
+def adapter_name(weight, part):
+    return f"base_model.model.{weight[:-len('.weight')]}.lora_{part}.weight"
+
+
+def adapters(p):
+    g = torch.Generator().manual_seed(5)
+    q = {}
+    for k, w in p.items():
+        if w.dim() == 1 or not (".h." in k or ".layers." in k):
+            continue
+        rows, cols = reversed(w.shape) if ".h." in k else w.shape
+        q[adapter_name(k, "A")] = torch.randn(RANK, cols, generator=g, dtype=torch.float64) * 0.2
+        q[adapter_name(k, "B")] = torch.randn(rows, RANK, generator=g, dtype=torch.float64) * 0.1
+    return {k: v.float().double().requires_grad_() for k, v in q.items()}
+
+
+def adapted(p, q):
+    whole = {k: w.detach() for k, w in p.items()}
+    for k in whole:
+        if adapter_name(k, "A") in q:
+            change = ALPHA / RANK * q[adapter_name(k, "B")] @ q[adapter_name(k, "A")]
+            whole[k] = whole[k] + (change.T if ".h." in k else change)
+    return whole
+
+
+def train(arch, base, docs, muon=None, q=None):
     losses, norms, first_grads = [], [], None
+    p = q or base  # what learns
     matrices = [v for k, v in p.items() if v.dim() > 1 and not (muon and k in muon.p)]
     vectors = [v for v in p.values() if v.dim() == 1]
     groups = [{"params": matrices, "weight_decay": DECAY}, {"params": vectors, "weight_decay": 0.0}]
@@ -271,7 +304,7 @@ def train(arch, p, docs, muon=None):
     for t in range(1, STEPS + 1):
         for value in p.values():
             value.grad = None
-        loss = step_loss(logits_of(arch, p), docs)
+        loss = step_loss(logits_of(arch, adapted(base, q) if q else p), docs)
         loss.backward()
         if first_grads is None:
             first_grads = {k: v.grad.numpy().copy() for k, v in p.items()}
@@ -310,22 +343,27 @@ def mean_likelihoods(logits, question):
 # ---- the same by transformers
 
 
-def compare(init, docs, loss, grads):
+def compare(init, docs, loss, grads, adapter=None):
     """Its classes keep norms, softmax and angles in fp32 whatever the type: a rounding is 6e-8, sums of some dozen of
     them stay below 1e-5."""
     try:
         import transformers
-    except ImportError:
-        return "transformers is not installed: compared with nothing"
+        if adapter:
+            import peft
+    except ImportError as missing:
+        return f"{missing.name} is not installed: compared with nothing"
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    model = transformers.AutoModelForCausalLM.from_pretrained(init, attn_implementation="eager").double().train()
+    model = transformers.AutoModelForCausalLM.from_pretrained(init, attn_implementation="eager")
+    if adapter:
+        model = peft.PeftModel.from_pretrained(model, adapter, is_trainable=True)
+    model = model.double().train()
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     theirs = step_loss(lambda tokens: model(input_ids=tokens[None]).logits[0], docs)
     theirs.backward()
-    found = {k: v.grad.numpy() for k, v in model.named_parameters()}
+    found = {k.replace(".default", ""): v.grad.numpy() for k, v in model.named_parameters() if v.requires_grad}
     if sorted(found) != sorted(grads):
         sys.exit(f"{init}: other tensors in {type(model).__name__}: {sorted(set(found) ^ set(grads))}")
     worst = max(float(np.abs(found[k] - g).max() / np.abs(g).max()) for k, g in grads.items())
@@ -476,6 +514,24 @@ def write_golden(arch, out, docs):
     write_json(os.path.join(out, "muon.json"), {"losses": train(arch, p, docs, Muon(p))[0]})
     print(f"{out}: losses {losses[0]:.6f} .. {losses[-1]:.6f}, norms {norms[0]:.4f} .. {norms[-1]:.4f}")
     print(f"    {compare(init, docs, losses[0], grads)}")
+    write_adapter(arch, out, docs)
+
+
+def write_adapter(arch, out, docs):
+    init, adapter, p = os.path.join(out, "init"), os.path.join(out, "adapter"), parameters(arch)
+    q = adapters(p)
+    targets = sorted({".".join(k.split(".")[-4:-2]) for k in q})
+    os.makedirs(adapter, exist_ok=True)
+    write_safetensors(os.path.join(adapter, "adapter_model.safetensors"),
+                      {k: v.detach().numpy().astype(np.float32) for k, v in q.items()})
+    write_json(os.path.join(adapter, "adapter_config.json"),
+               {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": f"test/golden/{arch}/init",
+                "r": RANK, "lora_alpha": ALPHA, "lora_dropout": 0.0, "bias": "none", "target_modules": targets,
+                "fan_in_fan_out": arch == "gpt2"})
+    losses, norms, grads = train(arch, p, docs, q=q)
+    write_safetensors(os.path.join(out, "lora.safetensors"), {k: g.astype(np.float32) for k, g in grads.items()})
+    write_json(os.path.join(out, "lora.json"), {"losses": losses, "grad_norms": norms})
+    print(f"    {compare(init, docs, losses[0], grads, adapter)}")
 
 
 def write_choices(arch, out):

@@ -39,9 +39,10 @@ void give_up_open(Run* run) {
 
 // Returns the number of weights of linears that this rank multiplies a token by.
 static double weights_of(const Model* m) {
+    Shape base = shape_base(&m->shape);
     double sum = 0;
-    for (int i = 0; i < shape_tensors(&m->shape); i++) {
-        ParamTensor t = shape_tensor(&m->shape, i);
+    for (int i = 0; i < shape_tensors(&base); i++) {
+        ParamTensor t = shape_tensor(&base, i);
         if (param_is_matrix(t.id) && param_is_per_layer(t.id)) sum += (double)t.elems;
     }
     return sum + (m->stage == m->stages - 1 ? (double)m->shape.vocab_rows * m->shape.C : 0);
