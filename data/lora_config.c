@@ -26,7 +26,7 @@ static const Module llama_modules[] = {
 
 static const Module* modules_of(const Shape* s) { return s->arch == ARCH_GPT2 ? gpt2_modules : llama_modules; }
 
-// Members that say what this program does not do, as JSON shows what it expects; absent, null and empty ones say so too.
+// Members that say what this program does not do, and what it expects; absent, null and empty ones are fine.
 static const struct {
     const char *name, *value;
 } fixed[] = {

@@ -32,6 +32,9 @@ typedef struct HfName {
 #define PEFT "base_model.model."
 #define LORA_A ".lora_A.weight"
 #define LORA_B ".lora_B.weight"
+#define QKV_ADAPTERS(part) \
+    PEFT LLAMA "self_attn.q_proj" part, PEFT LLAMA "self_attn.k_proj" part, PEFT LLAMA "self_attn.v_proj" part
+#define FC_ADAPTERS(part) PEFT LLAMA "mlp.gate_proj" part, PEFT LLAMA "mlp.up_proj" part
 #define QKV(kind) LLAMA "self_attn.q_proj." kind, LLAMA "self_attn.k_proj." kind, LLAMA "self_attn.v_proj." kind
 
 // clang-format off
@@ -52,16 +55,12 @@ static const HfName hf_names[N_PARAMS] = {
     [FCB]      = {GPT2 "mlp.c_fc.bias", 0, {NULL}},
     [FCPROJW]  = {GPT2 "mlp.c_proj.weight", 1, {LLAMA "mlp.down_proj.weight"}},
     [FCPROJB]  = {GPT2 "mlp.c_proj.bias", 0, {NULL}},
-    [QKV_LORA_A] = {PEFT GPT2 "attn.c_attn" LORA_A, 0, {PEFT LLAMA "self_attn.q_proj" LORA_A,
-                                                        PEFT LLAMA "self_attn.k_proj" LORA_A,
-                                                        PEFT LLAMA "self_attn.v_proj" LORA_A}},
-    [QKV_LORA_B] = {PEFT GPT2 "attn.c_attn" LORA_B, 0, {PEFT LLAMA "self_attn.q_proj" LORA_B,
-                                                        PEFT LLAMA "self_attn.k_proj" LORA_B,
-                                                        PEFT LLAMA "self_attn.v_proj" LORA_B}},
+    [QKV_LORA_A] = {PEFT GPT2 "attn.c_attn" LORA_A, 0, {QKV_ADAPTERS(LORA_A)}},
+    [QKV_LORA_B] = {PEFT GPT2 "attn.c_attn" LORA_B, 0, {QKV_ADAPTERS(LORA_B)}},
     [ATTPROJ_LORA_A] = {PEFT GPT2 "attn.c_proj" LORA_A, 0, {PEFT LLAMA "self_attn.o_proj" LORA_A}},
     [ATTPROJ_LORA_B] = {PEFT GPT2 "attn.c_proj" LORA_B, 0, {PEFT LLAMA "self_attn.o_proj" LORA_B}},
-    [FC_LORA_A] = {PEFT GPT2 "mlp.c_fc" LORA_A, 0, {PEFT LLAMA "mlp.gate_proj" LORA_A, PEFT LLAMA "mlp.up_proj" LORA_A}},
-    [FC_LORA_B] = {PEFT GPT2 "mlp.c_fc" LORA_B, 0, {PEFT LLAMA "mlp.gate_proj" LORA_B, PEFT LLAMA "mlp.up_proj" LORA_B}},
+    [FC_LORA_A] = {PEFT GPT2 "mlp.c_fc" LORA_A, 0, {FC_ADAPTERS(LORA_A)}},
+    [FC_LORA_B] = {PEFT GPT2 "mlp.c_fc" LORA_B, 0, {FC_ADAPTERS(LORA_B)}},
     [FCPROJ_LORA_A] = {PEFT GPT2 "mlp.c_proj" LORA_A, 0, {PEFT LLAMA "mlp.down_proj" LORA_A}},
     [FCPROJ_LORA_B] = {PEFT GPT2 "mlp.c_proj" LORA_B, 0, {PEFT LLAMA "mlp.down_proj" LORA_B}},
     [LNFW]     = {"transformer.ln_f.weight", 0, {"model.norm.weight"}},

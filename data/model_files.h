@@ -61,13 +61,13 @@ int hf_open(HfFiles* out, const char* dir, Err err);
 void hf_close(HfFiles* files);
 int hf_has_model(const char* dir);  // 1 when one of the two files is there
 
-// ---- adapters, as PEFT has them (lora_config.c): a shape of adapters is read from and written to adapter_model.safetensors
-// by the functions above
+// ---- adapters, as PEFT has them (lora_config.c); the functions above read and write their tensors, too
 
 #define ADAPTER_FILE "adapter_model.safetensors"
 #define ADAPTER_CONFIG "adapter_config.json"
 
-// Returns the text of adapter_config.json (*n bytes, malloc'ed); base: where the frozen model lies. NULL without memory.
+// Returns the text of adapter_config.json (*n bytes, malloc'ed), base being the frozen model's directory; NULL without
+// memory.
 char* lora_config_text(const Shape* adapters, const char* base, size_t* n);
 // Reads what the text says of the adapters of a base: *shape becomes theirs. What this program cannot compute is
 // refused by name.

@@ -45,6 +45,18 @@ CLAIM(forked_ranks_keep_copies_too) {
     CHECK_STRING(loss_hash(), hash);
 }
 
+// The base of adapters is in no copy: each rank reads it again.
+CLAIM(adapters_go_on_from_copies_too) {
+    CHECK_SH(0, "$P " SMALL "--optimizer adamw --steps 1 --out $W/base");
+    CHECK(sh(DIES "$P --init $W/base/step-000001 --lora rank=3 %s", close_to("adapters", "--ranks 3 --zero 3")) != 0);
+    CHECK_SH(0, "test -d $W/adapters/step-000010 && ! test -d $W/adapters/step-000020");
+    CHECK_SH(0, "$P %s", close_to("adapters", "--ranks 3 --resume"));
+    CHECK_SAID("resume  step 30, from close copies of 3 ranks; the newest checkpoint was of step 10 & step 60/60");
+    const char* hash = loss_hash();
+    CHECK_SH(0, "$P --init $W/base/step-000001 --lora rank=3 " SMALL "--out $W/not-killed-either --ranks 3 --zero 3");
+    CHECK_STRING(loss_hash(), hash);
+}
+
 // Files know whole tensors, wherever they lay; the loss is that of one rank up to rounding.
 CLAIM(other_ranks_and_layouts_go_on_from_them) {
     static const char* const ways[][2] = {{"--tp 2 --pp 2", "--tp 1 --pp 1"},

@@ -9,7 +9,7 @@ static const char *arch, *starts_as = "init", *wanted = "golden";  // of the cla
 // The corpus is one step: every step trains on all of it. Validation takes the same documents, so none is held out.
 #define STEP "--batch-tokens 516 --context 48 "
 #define GOLDEN_OPTIONS                                                                                \
-    "--init test/golden/%s/%s --data test/golden/docs.jsonl --val test/golden/docs.jsonl " STEP     \
+    "--init test/golden/%s/%s --data test/golden/docs.jsonl --val test/golden/docs.jsonl " STEP       \
     "--lr 0.003 --warmup 3 --schedule cosine,min-lr=0.1 --adamw decay=0.1 --clip 1 --sample-every 0 " \
     "--save-every 0 --eval-every 0"
 
@@ -80,7 +80,8 @@ static double worst_difference(const char* path, const char* golden_path, int ro
 }
 
 static double dump(const char* launcher, const char* options) {
-    CHECK_SH(0, "rm -f $W/grads && %s $P " GOLDEN_OPTIONS " --dump-grads $W/grads %s", launcher, arch, starts_as, options);
+    CHECK_SH(0, "rm -f $W/grads && %s $P " GOLDEN_OPTIONS " --dump-grads $W/grads %s", launcher, arch, starts_as,
+             options);
     return worst_difference(path_of("grads"), filled("test/golden/%s/%s.safetensors", arch, wanted),
                             strstr(options, "bf16") != NULL);
 }

@@ -146,7 +146,7 @@ CLAIM(a_merged_model_is_the_base_with_its_adapter) {
 // ---- what is refused
 
 CLAIM(what_does_not_go_together_is_said_in_one_line) {
-    static const Refusal alone[] = {{"--lora rank=4", "--lora & --init DIR", 0}};
+    static const Refusal alone[] = {{"--lora rank=4", "no --init DIR & --lora", 0}};
     static const Refusal rows[] = {{"--lora rank=0.5", "--lora rank", 0},
                                    {"--lora 16", "--lora & KEY=VALUE & rank", 0},
                                    {"--lora rank=4,dropout=0.1", "--lora dropout & none", 0},
@@ -156,9 +156,8 @@ CLAIM(what_does_not_go_together_is_said_in_one_line) {
     CHECK_REFUSALS(SMALL "--out $W/refused", alone);
     CHECK_REFUSALS("--init $W/gpt/step-000002 " SMALL "--out $W/refused", rows);
     adapt("kept", 1, "--save-every 5");
-    CHECK_REFUSED("rank=4 & found 3 & --merge",
-                  "$P --init $W/kept/step-000005 --lora rank=4 " SMALL "--out $W/refused");
-    CHECK_REFUSED("no adapters & --init", "$P --resume --lora rank=4 --out $W/llama");
+    CHECK_REFUSED("--lora rank 4 & found 3", "$P --init $W/kept/step-000005 --lora rank=4 " SMALL "--out $W/refused");
+    CHECK_REFUSED("--resume & has adapters & --init", "$P --resume --lora rank=4 --out $W/llama");
 }
 
 // The base may have moved, but not changed.

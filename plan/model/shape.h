@@ -41,8 +41,8 @@ typedef struct RopeScaling {
     double low, high, original;
 } RopeScaling;
 
-// Adapters make y = x W^T + scale (x A^T) B^T of y = x W^T: A (rank, K) and B (OC, rank) learn, W does not. The parts of
-// a linear that Hugging Face has apart (queries, keys, values; gate, up) have an A and a B each.
+// Adapters make y = x W^T + scale (x A^T) B^T of y = x W^T: A (rank, K) and B (OC, rank) learn, W does not. The parts
+// of a linear that Hugging Face has apart (queries, keys, values; gate, up) have an A and a B each.
 typedef struct Lora {
     int rank;      // 0: none
     double scale;  // alpha / rank

@@ -45,8 +45,8 @@ double shape_matmul_weights(const Shape* shape);
 void split_linears(double linear[2][2], const Shape* shape, double pass);
 double shape_padded_weights(const Shape* shape);  // with all rows of the classifier
 // Floating point operations of training on documents with sum_s tokens in all and sum of squared lengths sum_s2.
-// Matmuls take 6 per weight and token, of frozen weights 4, attention 6 L NH HS s^2 (the causal half, forward and backward). Recomputation
-// (--recompute) does not count.
+// Matmuls take 6 per weight and token, of frozen weights 4, attention 6 L NH HS s^2 (the causal half, forward and
+// backward). Recomputation (--recompute) does not count.
 double shape_training_flops(const Shape* shape, double sum_s, double sum_s2);
 // A hash of everything that says what the whole model is.
 uint64_t shape_hash(const Shape* shape);

@@ -72,7 +72,7 @@ const Option config_options[] = {
     {NUMBER("--clip", REAL, clip, 0, 1e9), RUN, "1", "largest norm of all gradients together; 0: no limit"},
     {{"--lora", KEYS, 0, 0, 0, "rank=R,..."}, START | FIRST, NULL, "train small matrices beside the weights of --init"},
     {NUMBER("--lora rank", INT, lora_rank, 0, 1024), RUN, "0", "rows of an A, columns of a B; 0: all weights learn"},
-    {NUMBER("--lora alpha", REAL, lora_alpha, 0, 1e6), RUN, "0", "what they add counts alpha / rank; 0: twice the rank"},
+    {NUMBER("--lora alpha", REAL, lora_alpha, 0, 1e6), RUN, "0", "they count alpha / rank; 0: twice the rank"},
     {WORD("--lora on", CHOICE, lora_on, "all|attention|mlp"), RUN, "all", "linears that have them"},
     {WORD("--lora dropout", CHOICE, lora_dropout, "none"), START, "none", "there is none"},
     {WORD("--lora base", TEXT, lora_base, "DIR"), START, NULL, "where the base of an adapter lies now"},

@@ -143,7 +143,7 @@ static double default_lr(double parameters) {
 // Muon is ahead on the default run (dev/results/muon.md). Nobody has measured larger models; predictions leave it out.
 static const char* default_optimizer(const Config* c) {
     const Preset* own = presets;
-    int is_own = c->layers == own->layers && c->width == own->width && arch_of(c) == (int)own->arch && !c->init;
+    int is_own = c->layers == own->layers && c->width == own->width && arch_of(c) == (int)own->arch && !c->init && !c->lora_rank;
     return is_own && strcmp(c->device, "virtual") != 0 ? "muon" : "adamw";
 }
 
@@ -151,14 +151,15 @@ static const char* default_optimizer(const Config* c) {
 // 32768 tokens and next to no warm-up. Adapters take ten times what all weights do (Schulman et al. 2025, "LoRA Without
 // Regret").
 static void settle_recipe(Config* c) {
-    enum { TUNED = 20, ADAPTED = 2, TUNED_BATCH = 32768, TUNED_WARMUP = 20, SHOWN = 16 };  // SHOWN: enough to be worth a plan
+    enum { TUNED = 20, ADAPTED = 2, TUNED_BATCH = 32768, TUNED_WARMUP = 20 };
+    enum { SHOWN = 16 };  // enough to be worth a plan
     Shape shape = config_shape(c);
-    int i = 0, tunes = c->init != NULL;
+    int i = 0, tunes = c->init != NULL, less = c->lora_rank ? ADAPTED : tunes ? TUNED : 1;
     while (shape_param_count(&shape) > recipes[i].parameters) i++;
     int batch = tunes ? MIN(recipes[i].batch_tokens, TUNED_BATCH) : recipes[i].batch_tokens;
     if (c->explain) batch = MAX(batch, SHOWN * c->context);
     if (!c->batch_tokens) c->batch_tokens = MAX(batch, c->context);
-    if (c->lr == 0) c->lr = default_lr((double)shape_param_count(&shape)) / (c->lora_rank ? ADAPTED : tunes ? TUNED : 1);
+    if (c->lr == 0) c->lr = default_lr((double)shape_param_count(&shape)) / less;
     if (!strcmp(c->optimizer, "auto")) c->optimizer = default_optimizer(c);
     if (!c->eval_tokens) c->eval_tokens = recipes[i].eval_tokens;
     if (c->warmup >= 0) return;

@@ -36,51 +36,32 @@ const char* adapter_find_base(Run* run) {
     return books->base;
 }
 
-static void refuse(const char* option, const char* why) {
-    die("%s with --lora: expected %s; leave one of them out", option, why);
-}
-
-// Ends the program where an option and adapters do not go together.
-static void refuse_others(const Config* c) {
-    if (!strcmp(c->optimizer, "muon")) refuse("--optimizer muon", "AdamW, which suits matrices of so few rows");
-    if (c->strategies && strcmp(c->strategies, "none") != 0) refuse("--strategies", "one way to divide the ranks");
-    if (c->layout && !strcmp(c->layout, "hydraulis")) refuse("--layout hydraulis", "one way to divide the ranks");
-    if (strcmp(c->balance, "off") != 0 && strcmp(c->balance, "documents") != 0)
-        refuse("--balance", "off or documents, since slices of frozen weights do not move");
-}
-
-// An option that was given must agree with the adapter; one that was not takes its value.
-static void take_adapter(Run* run, Shape* shape) {
+Shape adapter_shape(const Run* run, Shape base) {
     char err[ERR_BYTES];
-    Config* c = &run->config;
     size_t n = 0;
+    if (!run->books->start_from[0] || !has_adapter(run)) return config_adapters(&run->config, base);
     char* text = read_config(run, &n);
-    if (lora_config_parse(shape, text, n, err)) die("%s/%s", run->books->start_from, err);
+    if (lora_config_parse(&base, text, n, err)) die("%s/%s", run->books->start_from, err);
     free(text);
-    const Lora* found = &shape->lora;
-    if (c->lora_rank && c->lora_rank != found->rank)
-        die("%s: expected --lora rank=%d, found %d; leave --lora out, or make one model of it first: --merge DIR",
-            run->books->start_from, c->lora_rank, found->rank);
-    c->lora_rank = found->rank, c->lora_alpha = found->scale * found->rank;
-    int has_attention = shape->features & HAS_LORA_ATTENTION, has_mlp = shape->features & HAS_LORA_MLP;
-    c->lora_on = has_attention && has_mlp ? "all" : has_mlp ? "mlp" : "attention";
+    return base;
 }
 
-void adapter_settle(Run* run) {
-    Config* c = &run->config;
-    Shape* whole = &run->model.whole;
-    int is_new = run->books->start_from[0] && !has_adapter(run);
-    if (run->books->start_from[0] && has_adapter(run)) take_adapter(run, whole);
-    else if (is_new && c->resume && c->lora_rank)
-        die("--lora: the saved run has no adapters; --init starts one of them");
-    else *whole = config_adapters(c, *whole);
-    if (!c->lora_rank) {
-        if (c->merge) die("--merge: expected adapters, found a whole model in %s", run->books->start_from);
-        return;
-    }
-    if (!run->books->start_from[0] && !run->model.k->no_results)
-        die("--lora: expected a model whose weights stay as they are: --init DIR");
-    refuse_others(c);
+void adapter_check(const Run* run) {
+    const Config* c = &run->config;
+    int list = c->strategies && strcmp(c->strategies, "none") != 0;
+    const struct {
+        int is_asked;
+        const char *option, *expected;
+    } others[] = {
+        {!strcmp(c->optimizer, "muon"), "--optimizer muon", "AdamW, which suits matrices of so few rows"},
+        {list || (c->layout && !strcmp(c->layout, "hydraulis")), "--strategies", "one way to divide the ranks"},
+        {strcmp(c->balance, "off") && strcmp(c->balance, "documents"), "--balance", "off or documents"},
+        {!run->books->start_from[0] && !run->model.k->no_results, "no --init DIR", "weights that stay as they are"},
+        {c->resume && c->lora_rank && !run->books->base[0], "--resume", "a run that has adapters; --init starts one"}};
+    if (c->merge && !run->books->base[0])
+        die("--merge: expected adapters, found a whole model in %s", run->books->start_from);
+    for (int i = 0; i < COUNT(others) && c->lora_rank; i++)
+        if (others[i].is_asked) die("%s with --lora: expected %s", others[i].option, others[i].expected);
 }
 
 // ---- the frozen weights
@@ -129,12 +110,12 @@ typedef struct Both {
 static void fetch_merged(void* context, StateKind kind, const ParamTensor* tensor, float* value) {
     Run *run = ((Both*)context)->run, *base = ((Both*)context)->base;
     const Shape* adapters = &run->model.whole;
-    ParamId pair[2];
+    ParamId A = lora_of(adapters, tensor->id);
     float* parts[2];
     state_to_write(base).fetch(base, kind, tensor, value);
-    if (!lora_of(pair, adapters, tensor->id)) return;
+    if (A == N_PARAMS) return;
     for (int i = 0; i < 2; i++) {
-        ParamTensor t = shape_param(adapters, pair[i], tensor->layer);
+        ParamTensor t = shape_param(adapters, (ParamId)(A + i), tensor->layer);
         if (!(parts[i] = (float*)malloc(t.elems * sizeof(float)))) die("no memory for an adapter");
         state_to_write(run).fetch(run, kind, &t, parts[i]);
     }

@@ -2,11 +2,12 @@
 #pragma once
 #include "run/files/saving.h"
 
-// Finds the base of the adapters that start_from holds, or that --lora asks for: Books.base, empty where there are none.
-// It ends the program if that is no model. Returns the directory that has config.json.
+// Finds the base of the adapters that start_from holds, or that --lora asks for: Books.base, empty without adapters. It
+// ends the program if that is no model. Returns the directory that has config.json.
 const char* adapter_find_base(Run* run);
-// Makes the model that of the adapters, once config.json has said what the base is.
-void adapter_settle(Run* run);
+// Returns the adapters beside a base; the base itself where there are none.
+Shape adapter_shape(const Run* run, Shape base);
+void adapter_check(const Run* run);  // ends the program where an option and adapters do not go together
 // Reads the frozen weights. 0, or -1 with a message.
 int adapter_read_base(Run* run, Err err);
 // Writes the base with its adapters added as one model into --merge's directory. Collective.

@@ -178,9 +178,14 @@ static void settle_shape(Config* c, Shape* shape, const char* where) {
                  {&c->vocab, "--vocab", shape->V},
                  {&c->context, "--context", shape->context}};
     // Rotary positions go on without end: a model may be trained on shorter documents than it was made for.
-    int n = COUNT(sizes) - !shape_has(shape, HAS_POSITIONS);
+    int n = COUNT(sizes) - !shape_has(shape, HAS_POSITIONS), on = shape->features & HAS_LORA;
     settle_choice(&c->arch, "--arch", arch_table[shape->arch].name, where);
     for (int i = 0; i < n; i++) settle_option(sizes[i].option, sizes[i].name, sizes[i].found, where);
+    if (on) {
+        settle_option(&c->lora_rank, "--lora rank", shape->lora.rank, where);
+        c->lora_alpha = shape->lora.scale * shape->lora.rank;
+        c->lora_on = on == HAS_LORA ? "all" : on == HAS_LORA_MLP ? "mlp" : "attention";
+    }
     settle_choice(&c->tie, "--arch tie", shape_has(shape, HAS_HEAD) ? "no" : "yes", where);
     if (c->rope_theta > 0 && shape->theta > 0 && c->rope_theta != shape->theta)
         die("%s: expected --arch theta=%g, found %g; leave it out", where, c->rope_theta, shape->theta);
@@ -256,9 +261,10 @@ static void read_start(Run* run) {
     if (run->books->saved.ranks != ranks) fit_ranks(c, &shape, ranks, left, sizeof left);
     if (c->resume && left[0] && is_first)
         printf("resume  without its saved %s, which %s cannot have\n", left + 2, text_many(ranks, "rank", words));
-    settle_shape(c, &shape, base);
+    shape = adapter_shape(run, shape);
+    settle_shape(c, &shape, run->books->start_from);
     run->model.whole = shape;
-    adapter_settle(run);
+    adapter_check(run);
 }
 
 static void tell(Run* run, Origin* o) {

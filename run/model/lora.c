@@ -5,16 +5,7 @@
 
 #include "kernels/rank_ops.h"
 
-typedef struct AdapterEntry {
-    ParamId matrix, A, B;
-} AdapterEntry;
-
-static const AdapterEntry adapters[N_LINEARS] = {
-    [LINEAR_QKV] = {QKVW, QKV_LORA_A, QKV_LORA_B},
-    [LINEAR_ATTPROJ] = {ATTPROJW, ATTPROJ_LORA_A, ATTPROJ_LORA_B},
-    [LINEAR_FC] = {FCW, FC_LORA_A, FC_LORA_B},
-    [LINEAR_FCPROJ] = {FCPROJW, FCPROJ_LORA_A, FCPROJ_LORA_B},
-};
+static ParamId A_of(LinearId id) { return (ParamId)((int)QKV_LORA_A + 2 * (int)id); }
 
 // ---- the frozen model
 
@@ -79,10 +70,10 @@ typedef struct Adapter {
 // Finds an adapter as this rank has it; 0: there is none.
 static int find_adapter(Adapter* x, const Model* m, LinearId id, int l) {
     int r = m->shape.lora.rank;
-    if (r == 0 || param_place(m, adapters[id].A, l)->rows == 0) return 0;
-    *x = (Adapter){param_place(m, adapters[id].A, l), param_place(m, adapters[id].B, l), r, 1, {0}};
+    const ParamPlace* A = param_place(m, A_of(id), l);
+    if (r == 0 || A->rows == 0) return 0;
+    *x = (Adapter){A, A + 1, r, A->rows / r, {0}};
     int OC = x->B->rows, kv = shape_units(&m->shape, l).kv_heads * m->shape.HS;
-    x->parts = x->A->rows / r;
     for (int i = 0; i < x->parts; i++) x->outputs[i] = OC / x->parts;
     if (x->parts == 3) x->outputs[0] = OC - 2 * kv, x->outputs[1] = x->outputs[2] = kv;
     return 1;
@@ -148,25 +139,20 @@ void lora_backward_weight(const Model* m, LinearId id, int l, const void* dout, 
 
 // ---- a whole model
 
-int lora_of(ParamId pair[2], const Shape* of, ParamId matrix) {
+ParamId lora_of(const Shape* of, ParamId matrix) {
     for (int i = 0; i < N_LINEARS; i++)
-        if (adapters[i].matrix == matrix && shape_param(of, adapters[i].A, 0).elems) {
-            pair[0] = adapters[i].A, pair[1] = adapters[i].B;
-            return 1;
-        }
-    return 0;
+        if (sublayers[sublayer_of((LinearId)i)].weight[i % 2] == matrix && shape_param(of, A_of((LinearId)i), 0).elems)
+            return A_of((LinearId)i);
+    return N_PARAMS;
 }
 
 void lora_merge(float* value, const ParamTensor* t, const Shape* of, const float* A, const float* B) {
-    ParamId pair[2];
-    if (!lora_of(pair, of, t->id)) return;
+    ParamId id = lora_of(of, t->id);
     int r = of->lora.rank;
-    Runs outputs = shape_runs(of, param_table[pair[1]].rows), inner = shape_runs(of, param_table[pair[0]].rows);
+    Runs outputs = shape_runs(of, param_table[id + 1].rows), inner = shape_runs(of, param_table[id].rows);
     size_t cols = (size_t)t->cols;
-    for (int part = 0; part < inner.n; part++, A += (size_t)r * cols) {
-        int rows = inner.n > 1 ? outputs.size[part] : t->rows;
-        for (int o = 0; o < rows; o++, value += cols, B += r)
+    for (int part = 0; part < inner.n; part++, A += (size_t)r * cols)
+        for (int o = 0; o < (inner.n > 1 ? outputs.size[part] : t->rows); o++, value += cols, B += r)
             for (int j = 0; j < r; j++)
                 for (size_t k = 0; k < cols; k++) value[k] += (float)(of->lora.scale * B[j]) * A[(size_t)j * cols + k];
-    }
 }

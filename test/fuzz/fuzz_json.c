@@ -69,6 +69,20 @@ static void check_shape(const Shape* s) {
     free(text);
 }
 
+// A rank and a sublayer, and a text that gives the same adapters again.
+static void check_adapter(const char* text, size_t n) {
+    Err err;
+    char base[DISK_PATH];
+    Shape shape = {.arch = n % 2 ? ARCH_GPT2 : ARCH_LLAMA}, again = shape;
+    if (lora_config_base(base, text, n, err) == 0) require(base[0] && strlen(base) < DISK_PATH);
+    if (lora_config_parse(&shape, text, n, err)) return;
+    require(shape.lora.rank >= 1 && shape.lora.scale > 0 && shape.lora.is_all && shape.features & HAS_LORA);
+    char* made = lora_config_text(&shape, "base", &n);
+    require(made && !lora_config_parse(&again, made, n, err) && again.features == shape.features);
+    require(again.lora.rank == shape.lora.rank && fabs(again.lora.scale / shape.lora.scale - 1) < 1e-12);
+    free(made);
+}
+
 static void check_files(const char* text, size_t n) {
     static Config config;
     Err err;
@@ -77,6 +91,7 @@ static void check_files(const char* text, size_t n) {
     Choice choice;
     char* argv[] = {"train", NULL};
     if (hf_config_parse(&shape, text, n, err) == 0) check_shape(&shape);
+    check_adapter(text, n);
     require(config_parse(&config, 1, argv, err) == 0);
     if (run_state_parse(&state, &config, text, n, err) == 0)
         require(state.step >= 0 && state.position.epoch >= 0 && state.position.index >= 0);
