@@ -215,6 +215,34 @@ CLAIM(an_8b_model_fits_into_80_gb_and_one_of_06b_into_8_gb_as_predicted) {
                   "$P --device virtual --machine h200-8b --steps 1 --data $W/corpus " LARGE);
 }
 
+static double last_of(const char* name, const char* member) {
+    double values[8];
+    int n = log_values(name, member, values, 8);
+    return n > 0 ? values[n - 1] : NAN;
+}
+
+// Two thirds of the operations remain, and no gradient of a frozen weight travels. Predictions leave out the thin
+// matmuls of adapters, and that tensor-parallel ranks each make all of x A^T.
+CLAIM(steps_take_what_is_predicted) {
+    static const char* const ways[] = {"--ranks 8 --zero 1", "--ranks 8 --zero 3", "--ranks 4 --pp 2",
+                                       "--ranks 8 --tp 4"};
+    for (int i = 0; i < COUNT(ways); i++) {
+        double seconds[2];
+        for (int lora = 0; lora < 2; lora++) {
+            CHECK_SH(
+                0,
+                "rm -rf $W/timed && $P --device virtual --machine h200-8b --memory 200G --preset llama-3.1-8b --vocab "
+                "128256 --context 8192 --batch-tokens 65536 --steps 3 --data $W/corpus --eval-every 0 --out $W/timed "
+                "%s %s",
+                ways[i], lora ? "--lora rank=16" : "");
+            seconds[lora] = last_of("timed", "seconds");
+            CHECK_CLOSE(1000 * seconds[lora], last_of("timed", "predicted_ms"), (lora ? 60 : 20) * seconds[lora]);
+        }
+        printf("    %-20s adapters take %.3f of a step\n", ways[i], seconds[1] / seconds[0]);
+        CHECK(seconds[1] < 0.82 * seconds[0] && seconds[1] > 0.6 * seconds[0]);
+    }
+}
+
 PROGRAM_TEST {
     static const char* const archs[] = {"--heads 4", "--arch llama,kv-heads=2 --heads 4",
                                         "--arch qwen3,kv-heads=2,tie=yes --heads 4"};

@@ -32,14 +32,16 @@ double transfer_sum_ms(const TransferTimes* t, TransferKind kind, int ranks, int
 
 WeightTimes transfer_weights(const TransferTimes* t, const Shape* part, int zero, int ranks, int nodes, int elem_bytes,
                              int grad_bytes) {
-    int L = part->L, buckets[] = {0, 1, L + 1};
+    int L = part->L, buckets[] = {0, 1, L + 1}, has_frozen = part->lora.is_all && zero == 3;
+    Shape base = shape_base(part);
     double qkv = (double)(part->heads + 2 * part->kv_heads) * part->HS, all = shape_matmul_weights(part),
            head = part->no_head ? 0 : (double)part->vocab_rows * part->C;
     WeightTimes w = {.zero = zero, .layers = L, .across = nodes > 1, .hides = 1, .inside = 1, .head = head / all};
     w.before = qkv * part->C * L / (all - head);
     for (int k = 0; k < N_WEIGHTS; k++) {
         double elems = (double)shape_bucket(part, buckets[k]).elems;
-        w.gather[k] = transfer_sum_ms(t, TRANSFER_WEIGHTS, ranks, nodes, elem_bytes * elems);
+        double frozen = has_frozen ? (double)shape_bucket(&base, buckets[k]).elems : 0;
+        w.gather[k] = transfer_sum_ms(t, TRANSFER_WEIGHTS, ranks, nodes, elem_bytes * (elems + frozen));
         w.reduce[k] = transfer_sum_ms(t, TRANSFER_WEIGHTS, ranks, nodes, grad_bytes * elems);
     }
     return w;

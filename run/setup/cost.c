@@ -79,6 +79,7 @@ static size_t describe(const Run* run, char text[MACHINE_TEXT], char name[64]) {
                          run->settled.tp, c->threads, m->ranks->zero.stage, c->grad_dtype, c->overlap, s->L, s->C,
                          s->NH, s->V, s->context, dtype_name(m->dt), c->recompute, c->attention, c->cpu_isa);
     n = MIN(n, (size_t)MACHINE_TEXT - 1);
+    if (s->lora.rank) text_append(text, MACHINE_TEXT, &n, "# lora %d, %d\n", s->lora.rank, s->features & HAS_LORA);
     if (m->stages > 1) {
         size_t bytes = layout_print(&m->ranks->layout, layout, sizeof layout);
         text_append(text, MACHINE_TEXT, &n, "# stages %d, layout %016" PRIx64 "\n", m->stages,
@@ -163,8 +164,11 @@ static int find_measured(Found* found, const Run* run) {
 
 // Takes the machine of --machine, or a measured one, or an estimate.
 static void find_machine(Found* found, const Run* run, const char* named, int may_be_measured) {
+    const Shape *whole = &run->model.whole, base = shape_base(whole);
     if (named) {
         found->failed = run_machine_named(run, &found->machine, named, found->err);
+        // Its times are of weights that all learn.
+        found->machine.cost.per_token *= shape_training_flops(whole, 1, 0) / shape_training_flops(&base, 1, 0);
         snprintf(found->from, sizeof found->from, "of --machine %s", named);
     } else if (!may_be_measured || !find_measured(found, run)) {
         estimate(&found->machine, run);

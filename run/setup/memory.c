@@ -247,13 +247,17 @@ void run_layer_bytes(LayerBytes* bytes, const Run* run, const Layout* layout, in
     static ModelPart part;
     const Run* as = part_of(&part, run, layout, 0, s, 0);
     const Shape* shape = &as->model.shape;
+    Shape base = shape_base(shape);
     ModelNeeds needs = run_model_needs(as, N);
     ActPlace* places = (ActPlace*)calloc((size_t)N_ACTS * ((size_t)shape->L + 1), sizeof *places);
     if (!places) die("no memory for the places of %d layers", shape->L);
     shape_activations(&needs.shape, &needs.acts, places);
     for (int b = 0; b <= shape->L + 1; b++) {
         Bucket bucket = shape_bucket(shape, b);
-        size_t states = shape_state_bytes(&bucket, zero_stage_of(&as->model, b), as->model.dt);
+        int zero = zero_stage_of(&as->model, b);
+        size_t states = shape_state_bytes(&bucket, zero, as->model.dt);
+        Bucket frozen = shape->lora.is_all ? shape_bucket(&base, b) : (Bucket){0, 0, 0, 0};
+        states += (zero > 2 ? frozen.piece : frozen.elems) * dtype_bytes(as->model.dt);
         int ends = b == 0 || b > shape->L;
         bytes[ends ? shape->L : b - 1].states = states + (b > shape->L ? bytes[shape->L].states : 0);
         bytes[ends ? shape->L : b - 1].activations =
