@@ -143,8 +143,8 @@ static double default_lr(double parameters) {
 // Muon is ahead on the default run (dev/results/muon.md). Nobody has measured larger models; predictions leave it out.
 static const char* default_optimizer(const Config* c) {
     const Preset* own = presets;
-    int is_own = c->layers == own->layers && c->width == own->width && arch_of(c) == (int)own->arch && !c->init && !c->lora_rank;
-    return is_own && strcmp(c->device, "virtual") != 0 ? "muon" : "adamw";
+    int is_own = c->layers == own->layers && c->width == own->width && arch_of(c) == (int)own->arch;
+    return is_own && !c->init && !c->lora_rank && strcmp(c->device, "virtual") != 0 ? "muon" : "adamw";
 }
 
 // Trained weights want a smaller step: nanoGPT's config/finetune_shakespeare.py takes 3e-5 for GPT-2, a twentieth, with
