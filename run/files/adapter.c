@@ -58,6 +58,8 @@ void adapter_check(const Run* run) {
         {strcmp(c->balance, "off") && strcmp(c->balance, "documents"), "--balance", "off or documents"},
         {!run->books->start_from[0] && !run->model.k->no_results, "no --init DIR", "weights that stay as they are"},
         {c->resume && c->lora_rank && !run->books->base[0], "--resume", "a run that has adapters; --init starts one"}};
+    int has_keys = config_was_given(c, "--lora alpha") || config_was_given(c, "--lora on") || c->lora_base;
+    if (has_keys && !c->lora_rank) die("--lora: expected rank=R, found other keys alone");
     if (c->merge && !run->books->base[0])
         die("--merge: expected adapters, found a whole model in %s", run->books->start_from);
     for (int i = 0; i < COUNT(others) && c->lora_rank; i++)

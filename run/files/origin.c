@@ -163,6 +163,17 @@ static void settle_choice(const char** option, const char* name, const char* fou
     *option = found;
 }
 
+static void settle_adapter(Config* c, const Shape* shape, const char* where) {
+    double alpha = shape->lora.scale * shape->lora.rank;
+    int features = shape->features & HAS_LORA;
+    const char* on = features == HAS_LORA ? "all" : features == HAS_LORA_MLP ? "mlp" : "attention";
+    int differs = (config_was_given(c, "--lora alpha") && c->lora_alpha != alpha) ||
+                  (config_was_given(c, "--lora on") && strcmp(c->lora_on, on) != 0);
+    if (differs) die("%s: expected --lora alpha=%g,on=%s, found others; leave --lora out", where, alpha, on);
+    settle_option(&c->lora_rank, "--lora rank", shape->lora.rank, where);
+    c->lora_alpha = alpha, c->lora_on = on;
+}
+
 static void settle_shape(Config* c, Shape* shape, const char* where) {
     enum { USUAL_CONTEXT = 4096 };
     const struct {
@@ -181,11 +192,7 @@ static void settle_shape(Config* c, Shape* shape, const char* where) {
     int n = COUNT(sizes) - !shape_has(shape, HAS_POSITIONS), on = shape->features & HAS_LORA;
     settle_choice(&c->arch, "--arch", arch_table[shape->arch].name, where);
     for (int i = 0; i < n; i++) settle_option(sizes[i].option, sizes[i].name, sizes[i].found, where);
-    if (on) {
-        settle_option(&c->lora_rank, "--lora rank", shape->lora.rank, where);
-        c->lora_alpha = shape->lora.scale * shape->lora.rank;
-        c->lora_on = on == HAS_LORA ? "all" : on == HAS_LORA_MLP ? "mlp" : "attention";
-    }
+    if (on) settle_adapter(c, shape, where);
     settle_choice(&c->tie, "--arch tie", shape_has(shape, HAS_HEAD) ? "no" : "yes", where);
     if (c->rope_theta > 0 && shape->theta > 0 && c->rope_theta != shape->theta)
         die("%s: expected --arch theta=%g, found %g; leave it out", where, c->rope_theta, shape->theta);

@@ -59,6 +59,8 @@ static KernelLimits kernel_limits(const Run* run, Shape widest, int N) {
         limits.N = MAX(N, widest_matrix), limits.C = MAX(limits.C, widest_matrix);
         limits.OC = MAX(limits.OC, widest_matrix);
     }
+    int adapter = MOST_RUNS * m->shape.lora.rank;  // rows of an A, at most
+    limits.C = MAX(limits.C, adapter), limits.OC = MAX(limits.OC, adapter);
     limits.spread = ranks > 1 ? MIN(ranks, widest.kv_heads) : 1;
     if (!run->training) limits.attention = ATTENTION_OWN;  // our own attention alone reads a KV cache
     limits.oversubscribed = run->cluster->oversubscribed;

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 def main():
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    if not os.path.exists(os.path.join(sys.argv[1], "config.json")):
+    if not any(os.path.exists(os.path.join(sys.argv[1], name)) for name in ("config.json", "adapter_config.json")):
         sys.exit(f"export.py: {sys.argv[1]}: expected a checkpoint, found no config.json in it; try runs/0/step-002000")
     tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
     model = AutoModelForCausalLM.from_pretrained(sys.argv[1])

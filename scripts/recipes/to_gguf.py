@@ -47,6 +47,8 @@ def main():
     if len(sys.argv) < 3:
         sys.exit(__doc__)
     converter, checkpoint = os.path.join(sys.argv[1], "convert_hf_to_gguf.py"), sys.argv[2]
+    if os.path.exists(os.path.join(checkpoint, "adapter_config.json")):
+        sys.exit(f"to_gguf.py: {checkpoint} is an adapter; make one model of it and its base: ./train --merge DIR")
     if not os.path.exists(os.path.join(checkpoint, "config.json")):
         sys.exit(f"to_gguf.py: {checkpoint}: expected a checkpoint with a config.json; try runs/0/step-002000")
     if not os.path.exists(os.path.join(sys.argv[1], "conversion")):
