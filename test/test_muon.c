@@ -106,6 +106,8 @@ CLAIM(a_resumed_run_takes_the_same_steps_and_keeps_its_optimizer) {
     CHECK(!strcmp(hash, loss_hash_or_none()));
     CHECK_SH(0, "rm -r $W/half/step-000006");
     CHECK_REFUSED("--optimizer & muon", "$P --resume --optimizer adamw --out $W/half");
+    CHECK_SH(0, "$P --sample a --tokens 4 --optimizer adamw --out $W/half");  // no moments are needed
+    CHECK_REFUSED("momentum & muon's", "$P --optimizer adamw,momentum=0.9 --data $W/corpus --out $W/refused");
 }
 
 PROGRAM_TEST { CHECK_SH(0, "mkdir $W/corpus && cp plan/base/*.h $W/corpus"); }

@@ -430,7 +430,7 @@ void cuda_matmul_backward_weight(float* dweight, float* dbias, const void* dout,
     if (dbias) cuda_column_sum(dbias, dout, N, OC, dt, s);
 }
 
-// The library's a is our b in the first two kinds, and its b our a; of gradients both are as ours, but for their order.
+// The library's a is our b, and its b our a: it sees all of them transposed.
 void cuda_strided_matmul(const StridedMatmul* m, DType dt, Stream s) {
     static const Op ops[] = {FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT};
     if (m->N == 0) return;

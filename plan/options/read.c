@@ -143,6 +143,8 @@ int capacity_of_rank(const char* text, int otherwise, int rank, Err err) {
 int config_complete(Config* config, int tokenizer_vocab, Err err) {
     if (settle_plan(config, err) || config_settle(config, tokenizer_vocab, err)) return -1;
     if (capacity_of_rank(config->rank_capacity, 0, 0, err) < 0) return -1;
+    if (config_was_given(config, "--optimizer momentum") && strcmp(config->optimizer, "muon") != 0)
+        return fail(err, "--optimizer momentum is muon's, found --optimizer %s; try --adamw beta1", config->optimizer);
     if (config->capacity && config->capacity < config->context && !config->several_ranks)
         return fail(
             err,
@@ -241,7 +243,7 @@ int config_restore(Config* c, const char* name, const char* value, Err err) {
     const Option* o = option_find(name);
     int given = o && c->given[o - config_options];
     if (given && o->value.at == offsetof(Config, optimizer) && !strcmp(c->optimizer, "auto")) given = 0;
-    if (given && o->value.at == offsetof(Config, optimizer) && strcmp(value, c->optimizer) != 0)
+    if (given && o->value.at == offsetof(Config, optimizer) && strcmp(value, c->optimizer) != 0 && c->resume)
         return fail(err,
                     "--optimizer %s: expected %s, as the saved run has, whose moments the other cannot use; --init "
                     "starts a run from its weights",

@@ -174,6 +174,9 @@ static void add_steps(MemoryPlan* plan, const Run* run, int N) {
     memory_add(plan, "next step's buffers", train ? batch_plan_bytes(tokens) : 0, ON_HOST);
     memory_add(plan, "labels, kept", label_floats(run, tokens) * sizeof(float), ON_HOST);
     memory_add(plan, "planning, at most", run_planning_bytes(run, &limits, tokens) + schedules, AS_NEEDED);
+    if (run->labels && run->labels->lacks_references)
+        memory_add(plan, "references", (size_t)docs_tokens(run->data.docs) * (sizeof(float) + sizeof(LabelTerms)),
+                   AS_NEEDED);
     memory_add(plan, "logits of a token", (size_t)m->shape.Vp * sizeof(float), ON_HOST);
     memory_add(plan, "draws", draws, ON_DEVICE);
     memory_add(plan, "draws, host", draws, ON_HOST_PINNED);
