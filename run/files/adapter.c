@@ -1,10 +1,10 @@
 // adapter.c - see adapter.h.
 #include "run/files/adapter.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "run/files/files.h"
 #include "run/model/lora.h"
 
 static char* read_config(const Run* run, size_t* n) {
@@ -125,36 +125,6 @@ static void fetch_merged(void* context, StateKind kind, const ParamTensor* tenso
     free(parts[0]), free(parts[1]);
 }
 
-// Copies what says how text becomes tokens, from the adapter's directory or from the base's.
-static int copy_small_files(const Run* run, const char* dir, Err err) {
-    static const char* const names[] = {
-        "tokenizer.bin", "tokenizer.json",          "tokenizer_config.json", "vocab.json",
-        "merges.txt",    "special_tokens_map.json", "chat_template.jinja",   "generation_config.json"};
-    const char* const from[] = {run->books->start_from, run->books->base};
-    char path[DISK_PATH];
-    for (int i = 0; i < COUNT(names); i++)
-        for (int k = 0; k < COUNT(from); k++) {
-            size_t n = 0;
-            if (!disk_is_file(from[k], names[i])) continue;
-            char* bytes = checkpoint_read_file(from[k], names[i], &n, err);
-            int failed = !bytes || disk_join(path, dir, names[i], err) || disk_put(path, bytes, n, 0, err);
-            free(bytes);
-            if (failed) return -1;
-            break;
-        }
-    return 0;
-}
-
-static int write_config(const Run* run, const Shape* base, const char* dir, Err err) {
-    char path[DISK_PATH];
-    size_t n = 0;
-    char* text = hf_config_text(base, run->model.dt, run->data.begin, run->data.stop, &n);
-    if (!text) return fail(err, "no memory for config.json");
-    int failed = disk_join(path, dir, "config.json", err) || disk_put(path, text, n, 0, err);
-    free(text);
-    return failed ? -1 : 0;
-}
-
 void adapter_merge(Run* run) {
     char err[ERR_BYTES] = "", path[CHECKPOINT_PATH];
     const char* dir = run->config.merge;
@@ -168,8 +138,7 @@ void adapter_merge(Run* run) {
                               (disk_count(dir) > 0 && fail(err, "--merge %s: expected a new directory", dir)));
     die_together(run, failed, err, "");
     failed = hf_write(&state, STATE_WEIGHTS, NULL, 0, is_first ? path : NULL, err);
-    if (!failed && is_first)
-        failed = copy_small_files(run, dir, err) || write_config(run, &base->model.whole, dir, err);
+    if (!failed && is_first) failed = state_put_configs(run, &base->model.whole, dir, err);
     free(base);
     die_together(run, failed, err, "--merge: ");
     say(stdout, "merged  %s and %s into %s", run->books->start_from, run->books->base, dir);

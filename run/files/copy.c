@@ -43,24 +43,37 @@ static int add_tokenizer(StateCopy* copy, const Run* run, Err err) {
     return add_text(copy, "tokenizer.json", text, n, err);
 }
 
-// Adds the files that are neither weights nor optimizer state.
-static int add_small_files(StateCopy* copy, const Run* run, Err err) {
-    const Model* m = &run->model;
+// Adds what says how a model of this shape is used.
+static int add_configs(StateCopy* copy, const Run* run, const Shape* whole, Err err) {
     // Token shards may have been made by a tokenizer that nobody named.
-    int describes_tokens = run->data.docs->max_token < run->data.tokenizer->vocab;
-    RunState saved = run_saved_state(run);
-    Config config = run_settled_config(run);
+    int describes_tokens = !run->data.docs || run->data.docs->max_token < run->data.tokenizer->vocab;
+    int is_adapter = whole->lora.is_all;
     size_t n;
     if (describes_tokens && add_tokenizer(copy, run, err)) return -1;
-    int is_adapter = m->whole.lora.is_all;
-    char* text = is_adapter ? lora_config_text(&m->whole, run->books->base, &n)
-                            : hf_config_text(&m->whole, m->dt, run->data.docs->end_of_text, run->data.stop, &n);
-    if (add_text(copy, is_adapter ? ADAPTER_CONFIG : "config.json", text, n, err) ||
-        run_state_check(&saved, &config, err))
-        return -1;
+    char* text = is_adapter ? lora_config_text(whole, run->books->base, &n)
+                            : hf_config_text(whole, run->model.dt, run->data.begin, run->data.stop, &n);
+    if (add_text(copy, is_adapter ? ADAPTER_CONFIG : "config.json", text, n, err)) return -1;
     text = run_generation_config(run, &n);
     if (text) add_file(copy, "generation_config.json", text, n);
-    text = run_state_text(&saved, &config);
+    return 0;
+}
+
+int state_put_configs(const Run* run, const Shape* whole, const char* dir, Err err) {
+    char path[CHECKPOINT_PATH];
+    StateCopy copy = {.n = 0};
+    int failed = add_configs(&copy, run, whole, err);
+    for (const CopiedFile* f = copy.files; f < copy.files + copy.n && !failed; f++)
+        failed = disk_join(path, dir, f->name, err) || disk_put(path, f->bytes, f->n, 0, err);
+    state_copy_free(&copy);
+    return failed;
+}
+
+// Adds the files that are neither weights nor optimizer state.
+static int add_small_files(StateCopy* copy, const Run* run, Err err) {
+    RunState saved = run_saved_state(run);
+    Config config = run_settled_config(run);
+    if (add_configs(copy, run, &run->model.whole, err) || run_state_check(&saved, &config, err)) return -1;
+    char* text = run_state_text(&saved, &config);
     return add_text(copy, "state.json", text, text ? strlen(text) : 0, err);
 }
 

@@ -25,6 +25,9 @@ int state_copy(Run* run, StateCopy* copy, SafeImage room, const char* dir, Err e
 int state_copy_check(const StateCopy* copy, const char* dir, Err err);  // 0: all values in memory are finite
 void state_copy_free(StateCopy* copy);
 size_t state_copy_bytes(const Run* run, int rank);  // of the tensors of a rank, at most
+// Puts what says how a model of this shape is used (config.json, the tokenizer's files) into dir. 0, or not with a
+// message.
+int state_put_configs(const Run* run, const Shape* whole, const char* dir, Err err);
 int copied_is_tensors(const CopiedFile* file);
 
 // A copy on its way to files. While is_begun its thread owns it, but for `written`.
