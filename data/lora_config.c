@@ -26,13 +26,21 @@ static const Module llama_modules[] = {
 
 static const Module* modules_of(const Shape* s) { return s->arch == ARCH_GPT2 ? gpt2_modules : llama_modules; }
 
-// Members that say what this program does not do, and what it expects; absent, null and empty ones are fine.
+// Members that say what this program does not do, and the words that are fine; absent, null and empty ones are, too. Some
+// ways to begin an adapter (pissa, olora, corda, loftq) change its base.
 static const struct {
-    const char *name, *value;
+    const char *name, *words;
 } fixed[] = {
-    {"peft_type", "LORA"},       {"bias", "none"},          {"use_dora", "false"},   {"use_rslora", "false"},
-    {"lora_bias", "false"},      {"rank_pattern", ""},      {"alpha_pattern", ""},   {"modules_to_save", ""},
-    {"layers_to_transform", ""}, {"layer_replication", ""}, {"exclude_modules", ""}, {"trainable_token_indices", ""},
+    {"peft_type", "LORA"},     {"bias", "none"},
+    {"use_dora", "false"},     {"use_rslora", "false"},
+    {"use_qalora", "false"},   {"use_bdlora", "false"},
+    {"lora_bias", "false"},    {"init_lora_weights", "true|false|gaussian|orthogonal|eva"},
+    {"rank_pattern", ""},      {"alpha_pattern", ""},
+    {"modules_to_save", ""},   {"layers_to_transform", ""},
+    {"layer_replication", ""}, {"exclude_modules", ""},
+    {"target_parameters", ""}, {"trainable_token_indices", ""},
+    {"kasa_config", ""},       {"alora_invocation_tokens", ""},
+    {"velora_config", ""},     {"monteclora_config", ""},
 };
 
 char* lora_config_text(const Shape* s, const char* base, size_t* n) {
@@ -56,38 +64,48 @@ char* lora_config_text(const Shape* s, const char* base, size_t* n) {
 
 // ---- reading
 
-// Returns 1 if a target of target_modules names the module: by its path's last parts, or by all.
-static int is_target(const JsonValue* target, const char* module) {
-    size_t n = strlen(module), length = target->length;
-    if (json_is(target, "all-linear")) return 1;
-    int ends = length > 0 && length <= n && !memcmp(module + n - length, target->text, length);
-    return target->type == JSON_STRING && ends && (length == n || module[n - length - 1] == '.');
+static int refuse(const char* expected, const JsonValue* found, Err err) {
+    int n = 0;  // up to a line's end: an object has several
+    while (found && n < (int)MIN(found->length, (size_t)60) && (unsigned char)found->text[n] >= ' ') n++;
+    return fail(err, ADAPTER_CONFIG ": expected %s, found %.*s", expected, found ? n : 4, found ? found->text : "none");
+}
+
+// Returns 1 if the text `long_name` ends with the parts of `name`.
+static int ends_with(const char* long_name, size_t length, const char* name, size_t n) {
+    return n > 0 && n <= length && !memcmp(long_name + length - n, name, n) &&
+           (n == length || long_name[length - n - 1] == '.');
+}
+
+// Returns how many layers a target gives adapters to a module: it names the module by the last parts of its path, in all
+// L of them, or by a longer path in one.
+static int layers_of(const JsonValue* target, const char* module, int L) {
+    size_t n = strlen(module);
+    if (target->type != JSON_STRING) return 0;
+    if (json_is(target, "all-linear") || ends_with(module, n, target->text, target->length)) return L;
+    return ends_with(target->text, target->length, module, n);
 }
 
 // Finds the features that give adapters to the modules that are targets; each sublayer's are all, or none.
 static int read_targets(Shape* shape, const JsonValue* list, Err err) {
-    int of[2][2] = {{0}}, is_word = list && list->type == JSON_STRING;
-    const char* words = "all linears of attention, of the MLP, or of both";
-    for (const Module* m = modules_of(shape); m->name; m++) {
-        int hits = is_word && is_target(list, m->name);
-        for (const JsonValue* t = is_word ? NULL : json_elements(list); t; t = json_next(t))
-            hits += is_target(t, m->name);
-        of[m->feature == HAS_LORA_MLP][hits > 0]++;
-    }
-    for (const JsonValue* t = is_word ? NULL : json_elements(list); t; t = json_next(t)) {
+    static const char words[] = "target_modules to be all linears of attention, of the MLP, or of both";
+    int of[2] = {0, 0}, all[2] = {0, 0}, is_word = json_is(list, "all-linear");
+    if (!is_word && !json_elements(list)) return refuse("a list of target_modules, or all-linear", list, err);
+    for (const JsonValue* t = is_word ? list : json_elements(list); t; t = is_word ? NULL : json_next(t)) {
         int hits = 0;
-        for (const Module* m = modules_of(shape); m->name; m++) hits += is_target(t, m->name);
-        if (!hits)
-            return fail(err, ADAPTER_CONFIG ": expected target_modules to be %s, found %.*s", words,
-                        (int)MIN(t->length, (size_t)60), t->text);
+        for (const Module* m = modules_of(shape); m->name; m++) {
+            int layers = layers_of(t, m->name, shape->L);
+            of[m->feature == HAS_LORA_MLP] += layers, hits += layers;
+        }
+        if (!hits) return refuse(words, t, err);
     }
+    for (const Module* m = modules_of(shape); m->name; m++) all[m->feature == HAS_LORA_MLP] += shape->L;
     for (int i = 0; i < 2; i++) {
-        if (of[i][0] && of[i][1])
-            return fail(err, ADAPTER_CONFIG ": expected target_modules to be %s, found %d of %d of the %s", words,
-                        of[i][1], of[i][0] + of[i][1], i ? "MLP" : "attention");
-        if (of[i][1]) shape->features |= i ? HAS_LORA_MLP : HAS_LORA_ATTENTION;
+        if (of[i] != 0 && of[i] != all[i])
+            return fail(err, ADAPTER_CONFIG ": expected %s, found %d of %d of the %s", words, of[i], all[i],
+                        i ? "MLP" : "attention");
+        if (of[i]) shape->features |= i ? HAS_LORA_MLP : HAS_LORA_ATTENTION;
     }
-    return shape->features & HAS_LORA ? 0 : fail(err, ADAPTER_CONFIG ": expected target_modules, found none");
+    return 0;
 }
 
 static int is_empty(const JsonValue* v) {
@@ -95,12 +113,13 @@ static int is_empty(const JsonValue* v) {
 }
 
 static int check_fixed(const JsonValue* root, Err err) {
+    char expected[120];
     for (int i = 0; i < COUNT(fixed); i++) {
         const JsonValue* v = json_get(root, fixed[i].name);
-        const char* wanted = fixed[i].value;
-        if (is_empty(v) || (v->length == strlen(wanted) && !memcmp(v->text, wanted, v->length))) continue;
-        return fail(err, ADAPTER_CONFIG ": expected %s %s, found %.*s", fixed[i].name, wanted[0] ? wanted : "empty",
-                    (int)MIN(v->length, (size_t)60), v->text);
+        const char* words = fixed[i].words;
+        if (is_empty(v) || (words[0] && word_choice((Word){v->text, v->length}, words) >= 0)) continue;
+        snprintf(expected, sizeof expected, "%s %s", fixed[i].name, words[0] ? words : "empty");
+        return refuse(expected, v, err);
     }
     return 0;
 }

@@ -412,6 +412,9 @@ static int check_rest(const ModelState* state, const HfFiles* files, const Found
             if (!is_known && !more++) where = f, name = t->name;
         }
     if (!more) return 0;
+    if (state->shape->lora.is_all)
+        return fail(err, "%s: expected tensors of " ADAPTER_CONFIG " alone, found %d without a place in it, %s first",
+                    where->path, more, name);
     return fail(err,
                 "%s: expected tensors of the %s of config.json alone (%d layers, %s head), found %d without a place in "
                 "it, %s first; is config.json (model_type, layers, tie_word_embeddings) this model's?",

@@ -140,23 +140,36 @@ CLAIM(a_merged_model_is_the_base_with_its_adapter) {
                  b, b);
     }
     CHECK_REFUSED("--merge & new directory", "$P --merge $W/merged0 --out $W/parts0");
+    CHECK_SH(0, "$P --merge $W/as-base --out $W/parts0 && grep float32 $W/as-base/config.json");
     CHECK_REFUSED("--merge & whole model", "$P --merge $W/x --init $W/gpt/step-000002");
 }
 
 // ---- what is refused
 
 CLAIM(what_does_not_go_together_is_said_in_one_line) {
-    static const Refusal alone[] = {{"--lora rank=4", "no --init DIR & --lora", 0}};
+    static const Refusal alone[] = {{"--lora rank=4", "--lora & expected --init DIR", 0}};
     static const Refusal rows[] = {{"--lora rank=0.5", "--lora rank", 0},
                                    {"--lora 16", "--lora & KEY=VALUE & rank", 0},
                                    {"--lora rank=4,dropout=0.1", "--lora dropout & none", 0},
+                                   {"--lora alpha=16", "--lora & expected rank=R", 0},
+                                   {"--lora on=mlp", "--lora & expected rank=R", 0},
+                                   {"--lora rank=4,base=there", "base=there & expected an adapter", 0},
+                                   {"--lora rank=4 --layout hydraulis", "--layout hydraulis & --lora", 0},
+                                   {"--lora rank=4 --merge $W/merged", "--merge & whole model", 0},
                                    {"--lora rank=4 --optimizer muon", "--optimizer muon & AdamW", 0},
                                    {"--lora rank=4 --ranks 2 --strategies '2xtp1; 1xtp2'", "--strategies & --lora", 0},
                                    {"--lora rank=4 --ranks 2 --tp 2 --balance migrate", "--balance & --lora", 0}};
     CHECK_REFUSALS(SMALL "--out $W/refused", alone);
     CHECK_REFUSALS("--init $W/gpt/step-000002 " SMALL "--out $W/refused", rows);
     adapt("kept", 1, "--save-every 5");
-    CHECK_REFUSED("--lora rank 4 & found 3", "$P --init $W/kept/step-000005 --lora rank=4 " SMALL "--out $W/refused");
+    CHECK_REFUSED("expected --lora rank=3,alpha=9,on=all",
+                  "$P --init $W/kept/step-000005 --lora rank=4 " SMALL "--out $W/refused");
+    static const char* const others[] = {"rank=0", "alpha=8", "on=mlp", "rank=3,alpha=9,on=attention"};
+    for (int i = 0; i < COUNT(others); i++) {
+        CHECK_REFUSED("expected --lora rank=3,alpha=9,on=all",
+                      "$P --init $W/kept/step-000005 --lora %s " SMALL "--out $W/refused", others[i]);
+        CHECK_REFUSED("expected --lora rank=3,alpha=9,on=all", "$P --resume --lora %s --out $W/kept", others[i]);
+    }
     CHECK_REFUSED("--resume & has adapters & --init", "$P --resume --lora rank=4 --out $W/llama");
 }
 
@@ -168,6 +181,12 @@ CLAIM(a_base_is_looked_for_and_must_be_the_same) {
     CHECK_REFUSED("base model & found none & --lora base=DIR", "$P --resume --out $W/moves --steps 6");
     CHECK_REFUSED("other weights & --lora base=DIR",
                   "$P --resume --out $W/moves --steps 6 --lora base=$W/other/step-000002");
+    CHECK_REFUSED("other weights",
+                  "$P --init $W/moves/step-000005 " SMALL "--out $W/refused --lora base=$W/other/step-000002");
+    CHECK_SH(0,
+             "cp -r $W/moved $W/touched && printf x | dd of=$W/touched/model.safetensors bs=1 seek=$(($(stat -c %%s "
+             "$W/moved/model.safetensors) - 2)) conv=notrunc");
+    CHECK_REFUSED("other weights", "$P --resume --out $W/moves --steps 6 --lora base=$W/touched");
     CHECK_SH(0, "$P --resume --out $W/moves --steps 6 --lora base=$W/moved");
     CHECK_SAID("done at step 6 of 6");
 }
@@ -176,6 +195,9 @@ CLAIM(a_base_is_looked_for_and_must_be_the_same) {
 CLAIM(adapters_from_elsewhere_are_read_or_refused_by_name) {
     static const char* const changes[][2] = {
         {"s/\"bias\": \"none\"/\"bias\": \"all\"/", "bias none & all"},
+        {"s/\"r\": 3/\"r\": 3, \"init_lora_weights\": \"pissa\"/", "init_lora_weights & pissa"},
+        {"s/\"r\": 3/\"r\": 3, \"alora_invocation_tokens\": [1]/", "alora_invocation_tokens & empty"},
+        {"s/\"target_modules\"/\"target_modules\": \".*proj\", \"was\"/", "list of target_modules & proj"},
         {"s/\"r\": 3/\"r\": 0/", "rank r"},
         {"s/\"r\": 3/\"r\": 3, \"use_dora\": true/", "use_dora & true"},
         {"s/\"r\": 3/\"r\": 3, \"modules_to_save\": [\"lm_head\"]/", "modules_to_save & empty"},
@@ -190,6 +212,18 @@ CLAIM(adapters_from_elsewhere_are_read_or_refused_by_name) {
                  changes[i][0]);
         CHECK_REFUSED(changes[i][1], "$P --init $W/peft --eval --data $W/corpus --context 48");
     }
+}
+
+// PEFT writes all-linear as paths where a model has a head of its own.
+CLAIM(targets_may_be_named_by_their_whole_paths) {
+    CHECK_SH(
+        0,
+        "rm -rf $W/peft && cp -r test/golden/llama/adapter $W/peft && paths=$(for l in 0 1; do for m in self_attn.q "
+        "self_attn.k self_attn.v self_attn.o mlp.gate mlp.up mlp.down; do printf '\"model.layers.%%d.%%s_proj\", ' $l "
+        "$m; done; done) && sed -i \"s/\\\"target_modules\\\"/\\\"target_modules\\\": [${paths%%, }], \\\"was\\\"/\" "
+        "$W/peft/adapter_config.json && $P --init $W/peft --eval --data $W/corpus --context 48");
+    CHECK_SH(0, "sed -i 's/, \"model.layers.1.mlp.down_proj\"//' $W/peft/adapter_config.json");
+    CHECK_REFUSED("found 5 of 6 of the MLP", "$P --init $W/peft --eval --data $W/corpus --context 48");
 }
 
 // ---- memory, as predicted

@@ -47,13 +47,14 @@ static void divide_among_group(Cost* cost, const Shape* whole, const Layout* lay
     cost->kv_channels = (int)(cost->kv_channels * share + 0.5);
 }
 
-// A machine's times are those of passes that keep all. Blocks computed again repeat their forward pass, a third.
+// A machine's times are those of passes that keep all. Blocks computed again repeat their forward pass, a third, or half
+// of the matmuls where weights are frozen.
 static void compute_again(Cost* cost, const Shape* whole, const Layout* layout) {
     double head = (double)whole->Vp * whole->C / shape_padded_weights(whole);
     for (int s = 0; s < layout->stages; s++)
         cost->again += layout_again(layout, s) * layout->stage[s].layers / whole->L;
     cost->quadratic *= 1 + cost->again / 3;
-    cost->per_token *= 1 + cost->again * (1 - head) / 3;
+    cost->per_token *= 1 + cost->again * (1 - head) / shape_passes(whole);
 }
 
 void layout_divide_cost(Cost* cost, const Shape* whole, const Layout* layout, const TpSplit* split, int elem_bytes,

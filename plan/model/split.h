@@ -48,6 +48,8 @@ double shape_padded_weights(const Shape* shape);  // with all rows of the classi
 // Matmuls take 6 per weight and token, of frozen weights 4, attention 6 L NH HS s^2 (the causal half, forward and
 // backward). Recomputation (--recompute) does not count.
 double shape_training_flops(const Shape* shape, double sum_s, double sum_s2);
+// Returns the passes of a token through the matmuls: forward, by the input, by weights that learn.
+static inline double shape_passes(const Shape* s) { return s->lora.is_all ? 2 : 3; }
 // A hash of everything that says what the whole model is.
 uint64_t shape_hash(const Shape* shape);
 

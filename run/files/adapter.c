@@ -3,7 +3,9 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
+#include "data/json.h"
 #include "run/files/files.h"
 #include "run/model/lora.h"
 
@@ -21,19 +23,32 @@ const char* adapter_find_base(Run* run) {
     Books* books = run->books;
     const Config* c = &run->config;
     size_t n = 0;
-    if (has_adapter(run)) {
+    if (has_adapter(run) && c->lora_base) snprintf(books->base, sizeof books->base, "%s", c->lora_base);
+    else if (has_adapter(run)) {
         char* text = read_config(run, &n);
         if (lora_config_base(books->base, text, n, err)) die("%s/%s", books->start_from, err);
         free(text);
-        if (c->lora_base) snprintf(books->base, sizeof books->base, "%s", c->lora_base);
-    } else if (c->lora_rank && !c->resume) snprintf(books->base, sizeof books->base, "%s", books->start_from);
+    } else if (c->lora_base)
+        die("--lora base=%s: expected an adapter, found none in %s", c->lora_base, books->start_from);
+    else if (c->lora_rank && !c->resume) snprintf(books->base, sizeof books->base, "%s", books->start_from);
     else return books->start_from;
     if (!disk_is_file(books->base, "config.json") || !hf_has_model(books->base))
         die("%s: expected its base model in %s, found none (config.json, model.safetensors); say where it lies now: "
             "--lora base=DIR",
             books->start_from, books->base);
     if (realpath(books->base, real)) snprintf(books->base, sizeof books->base, "%s", real);
+    checkpoint_pin(books->base);  // as long as this process lives
+    if (books->claims && !c->resume && disk_is_file(books->base, "DONE") && run->cluster->identity.rank == 0)
+        warn("the base %s is a checkpoint: its run may remove it once this one ends (--keep); a copy stays", books->base);
     return books->base;
+}
+
+DType adapter_merge_dtype(const Run* run) {
+    HfFiles files;
+    if (hf_open(&files, run->books->base, NULL)) return DT_F32;
+    DType dt = files.list[0].n && files.list[0].tensors[0].dtype == DT_BF16 ? DT_BF16 : DT_F32;
+    hf_close(&files);
+    return dt;
 }
 
 Shape adapter_shape(const Run* run, Shape base) {
@@ -54,13 +69,15 @@ void adapter_check(const Run* run) {
         const char *option, *expected;
     } others[] = {
         {!strcmp(c->optimizer, "muon"), "--optimizer muon", "AdamW, which suits matrices of so few rows"},
-        {list || (c->layout && !strcmp(c->layout, "hydraulis")), "--strategies", "one way to divide the ranks"},
+        {list, "--strategies", "one way to divide the ranks"},
+        {c->layout && !strcmp(c->layout, "hydraulis"), "--layout hydraulis", "one way to divide the ranks"},
         {strcmp(c->balance, "off") && strcmp(c->balance, "documents"), "--balance", "off or documents"},
-        {!run->books->start_from[0] && !run->model.k->no_results, "no --init DIR", "weights that stay as they are"},
         {c->resume && c->lora_rank && !run->books->base[0], "--resume", "a run that has adapters; --init starts one"}};
     int has_keys = config_was_given(c, "--lora alpha") || config_was_given(c, "--lora on") || c->lora_base;
     if (has_keys && !c->lora_rank) die("--lora: expected rank=R, found other keys alone");
-    if (c->merge && !run->books->base[0])
+    if (c->lora_rank && !run->books->start_from[0] && !run->model.k->no_results)
+        die("--lora: expected --init DIR, a model whose weights stay as they are (--device virtual needs none)");
+    if (c->merge && !(run->books->start_from[0] && has_adapter(run)))
         die("--merge: expected adapters, found a whole model in %s", run->books->start_from);
     for (int i = 0; i < COUNT(others) && c->lora_rank; i++)
         if (others[i].is_asked) die("%s with --lora: expected %s", others[i].option, others[i].expected);
@@ -76,12 +93,28 @@ static Run* with_base(const Run* run) {
     return base;
 }
 
-// Hashes some values of every tensor: training leaves none of them as it was.
-static uint64_t base_hash;
+static uint64_t base_hash;  // of all values
 static void put_frozen(void* context, const ParamTensor* tensor, float* value) {
     Run* base = (Run*)context;
-    base_hash = hash_bytes(value, MIN(tensor->elems, (size_t)1024) * sizeof *value, base_hash);
+    base_hash = hash_bytes(value, tensor->elems * sizeof *value, base_hash);
     state_to_write(base).put_weights(base, tensor, value);
+}
+
+// Returns the hash of the base beside which the adapters were trained; 0: they do not say.
+static uint64_t expected_base(const Run* run) {
+    const char* from = run->books->start_from;
+    uint64_t hash = 0;
+    size_t n;
+    Json json;
+    char* text = has_adapter(run) && disk_is_file(from, "state.json")
+                     ? checkpoint_read_file(from, "state.json", &n, NULL)
+                     : NULL;
+    if (text && !json_parse(&json, text, n, NULL)) {
+        if (json_uint64(json_get(json.values, "base"), &hash)) hash = 0;
+        json_free(&json);
+    }
+    free(text);
+    return hash;
 }
 
 int adapter_read_base(Run* run, Err err) {
@@ -91,7 +124,7 @@ int adapter_read_base(Run* run, Err err) {
     ModelState state = state_to_read(base, &alone);
     state.put_weights = put_frozen, base_hash = 1;
     int failed = hf_read(&state, 0, run->books->base, err);
-    uint64_t saved = run->books->saved.base;
+    uint64_t saved = expected_base(run);
     free(base);
     if (!failed && saved && saved != base_hash)
         failed = fail(err,
@@ -139,7 +172,9 @@ void adapter_merge(Run* run) {
     die_together(run, failed, err, "");
     failed = hf_write(&state, STATE_WEIGHTS, NULL, 0, is_first ? path : NULL, err);
     if (!failed && is_first) failed = state_put_configs(run, &base->model.whole, dir, err);
+    if (failed && is_first) unlink(path);  // the next try finds an empty directory
     free(base);
     die_together(run, failed, err, "--merge: ");
-    say(stdout, "merged  %s and %s into %s", run->books->start_from, run->books->base, dir);
+    say(stdout, "merged  %s and %s into %s, as %s", run->books->start_from, run->books->base, dir,
+        dtype_name(run->model.dt));
 }

@@ -7,6 +7,7 @@
 const char* adapter_find_base(Run* run);
 // Returns the adapters beside a base; the base itself where there are none.
 Shape adapter_shape(const Run* run, Shape base);
+DType adapter_merge_dtype(const Run* run);  // of the base's files: what --merge writes, unless --dtype says otherwise
 void adapter_check(const Run* run);  // ends the program where an option and adapters do not go together
 // Reads the frozen weights. 0, or -1 with a message.
 int adapter_read_base(Run* run, Err err);

@@ -126,6 +126,8 @@ static int refuse_init(const char* init, const char* why, Origin* o) {
     if (!disk_is_dir(init))
         return fail(o->words, "--init: no such directory: %s (a model of Hugging Face's hub must be downloaded first)",
                     init);
+    if (disk_is_file(init, ADAPTER_CONFIG))
+        return fail(o->words, "--init: %s: expected " ADAPTER_FILE " beside " ADAPTER_CONFIG ", found none", init);
     if (disk_is_file(init, "state.json") || disk_is_file(init, "DONE")) return fail(o->words, "--init: %s", why);
     if (disk_is_file(init, "pytorch_model.bin") && !hf_has_model(init))
         return fail(o->words,
@@ -167,11 +169,12 @@ static void settle_adapter(Config* c, const Shape* shape, const char* where) {
     double alpha = shape->lora.scale * shape->lora.rank;
     int features = shape->features & HAS_LORA;
     const char* on = features == HAS_LORA ? "all" : features == HAS_LORA_MLP ? "mlp" : "attention";
-    int differs = (config_was_given(c, "--lora alpha") && c->lora_alpha != alpha) ||
-                  (config_was_given(c, "--lora on") && strcmp(c->lora_on, on) != 0);
-    if (differs) die("%s: expected --lora alpha=%g,on=%s, found others; leave --lora out", where, alpha, on);
-    settle_option(&c->lora_rank, "--lora rank", shape->lora.rank, where);
-    c->lora_alpha = alpha, c->lora_on = on;
+    int rank = shape->lora.rank, differs = (config_was_given(c, "--lora rank") && c->lora_rank != rank) ||
+                                           (config_was_given(c, "--lora alpha") && c->lora_alpha != alpha) ||
+                                           (config_was_given(c, "--lora on") && strcmp(c->lora_on, on) != 0);
+    if (differs)
+        die("%s: expected --lora rank=%d,alpha=%g,on=%s, found others; leave them out", where, rank, alpha, on);
+    c->lora_rank = rank, c->lora_alpha = alpha, c->lora_on = on;
 }
 
 static void settle_shape(Config* c, Shape* shape, const char* where) {

@@ -162,7 +162,7 @@ void what_if_show(const WhatIfs* all) {
     char title[256], ranks[64], path[CHECKPOINT_PATH] = "what-if.html", err[ERR_BYTES], *text;
     size_t bytes;
     const Config* c = &all->run->config;
-    const Shape* s = &all->run->model.whole;
+    const Shape base = shape_base(&all->run->model.whole), *s = &base;
     double millions = (double)shape_param_count(s) / 1e6;
     if (c->out && disk_make_dirs(c->out, err)) die("what-if: %s", err);
     if (c->out) run_path(path, c->out, "what-if.html");

@@ -46,6 +46,7 @@ static int write_machine(char path[DISK_PATH], char from[ERR_BYTES], const Searc
     path[0] = from[0] = 0;
     if (run->config.machine && q->pace <= 0) return 0;
     if (run_machine_of_layouts(run, q->ranks, &machine, from, err)) return -1;
+    run_fit_machine(run, &machine, -1);
     if (q->pace > 0) slow_down(&machine, q->slow_rank, q->pace);
     size_t n = (size_t)snprintf(text, sizeof text, "# %s\n", from);
     n += machine_print(&machine, text + n, sizeof text - n);

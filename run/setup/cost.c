@@ -34,7 +34,7 @@ static void estimate(Machine* machine, const Run* run) {
     int on_host = m->k->on_host;
     double ranks = limits->ranks, elem = (double)dtype_bytes(m->dt);
     double rate = run->cluster->peak / ranks / 1e3;  // FLOP a ms
-    double again = (3 + layout_again(&m->ranks->layout, m->stage)) / 3;
+    double passes = shape_passes(&m->whole), again = (passes + layout_again(&m->ranks->layout, m->stage)) / passes;
     double bytes_a_ms = 1e6 * (on_host ? 8 : 2000), elems = (double)shape_param_elems(&m->shape);
     *machine = (Machine){.heads = limits->kv_heads, .capacity = limits->capacity};
     Cost* cost = &machine->cost;
@@ -89,10 +89,21 @@ static size_t describe(const Run* run, char text[MACHINE_TEXT], char name[64]) {
     return n;
 }
 
+void run_fit_machine(const Run* run, Machine* machine, int direction) {
+    const Shape *whole = &run->model.whole, base = shape_base(whole);
+    double share = shape_training_flops(whole, 1, 0) / shape_training_flops(&base, 1, 0);
+    double factor = direction > 0 ? share : 1 / share;
+    machine->cost.per_token *= factor;
+    for (int i = 0; i < machine->n_tp; i++) machine->tp_token[i] *= factor;
+}
+
 int run_save_machine(const Run* run, char path[DISK_PATH], Err err) {
+    static Machine machine;
     char name[64], text[MACHINE_TEXT];
     size_t n = describe(run, text, name);
-    n += machine_print(&run->clock->probed, text + n, sizeof text - n);
+    machine = run->clock->probed;
+    run_fit_machine(run, &machine, -1);
+    n += machine_print(&machine, text + n, sizeof text - n);
     if (n >= sizeof text) die("a machine file of %zu bytes", n);
     return user_cache_path(path, name, err) || user_cache_save(name, text, n, 1, err) ? -1 : 0;
 }
@@ -124,7 +135,9 @@ int run_machine_named(const Run* run, Machine* machine, const char* name, Err er
     if (!text && access(name, F_OK))
         return fail(err, "--machine %s: no such file, and no machine of this name; there are %s", name,
                     machine_names());
-    return read_machine(machine, name, text, is_for_pipelines, words) ? fail(err, "--machine: %s", words) : 0;
+    if (read_machine(machine, name, text, is_for_pipelines, words)) return fail(err, "--machine: %s", words);
+    run_fit_machine(run, machine, 1);
+    return 0;
 }
 
 // ---- a machine's constants for this run
@@ -158,17 +171,15 @@ static int find_measured(Found* found, const Run* run) {
     int missing = user_cache_check(name, err);
     if (!missing) missing = read_machine(&found->machine, path, NULL, 0, err);
     if (missing < 0) warn("%s; going on with an estimate, --probe measures anew", err);
+    if (!missing) run_fit_machine(run, &found->machine, 1);
     snprintf(found->from, sizeof found->from, "measured, %s", path);
     return !missing;
 }
 
 // Takes the machine of --machine, or a measured one, or an estimate.
 static void find_machine(Found* found, const Run* run, const char* named, int may_be_measured) {
-    const Shape *whole = &run->model.whole, base = shape_base(whole);
     if (named) {
         found->failed = run_machine_named(run, &found->machine, named, found->err);
-        // Its times are of weights that all learn.
-        found->machine.cost.per_token *= shape_training_flops(whole, 1, 0) / shape_training_flops(&base, 1, 0);
         snprintf(found->from, sizeof found->from, "of --machine %s", named);
     } else if (!may_be_measured || !find_measured(found, run)) {
         estimate(&found->machine, run);
@@ -263,6 +274,7 @@ void run_read_machine(Run* run, Machine* machine) {
     run_tell_all(run->model.world, &found, sizeof found);
     if (found.failed) die("%s", found.err);
     *machine = found.machine;
+    run_fit_machine(run, machine, -1);
 }
 
 static void print_cost(const Run* run, const char* from) {

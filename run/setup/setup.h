@@ -90,8 +90,11 @@ void run_open_virtual(Run* run);      // every rank takes the times, capacity an
 const struct Planner* run_planner(const Run* run);  // of --plan, in its table; NULL: random, or a rank that is alone
 // Returns the most bytes that planning takes, beside the steps' own buffers.
 size_t run_planning_bytes(const Run* run, const PlanLimits* limits, int max_tokens);
-int run_machine_named(const Run* run, Machine* machine, const char* name, Err err);  // a file or a name; 0, or -1
-void run_read_machine(Run* run, Machine* machine);  // --machine, as rank 0 reads it; all ranks call it together
+// Reads a file or a name, with the times of this model's matmuls. 0, or -1.
+int run_machine_named(const Run* run, Machine* machine, const char* name, Err err);
+void run_read_machine(Run* run, Machine* machine);  // --machine, as rank 0 reads its file; all ranks call it together
+// Turns times of matmuls of weights that all learn, which files have, to those of this model (1), or back (-1).
+void run_fit_machine(const Run* run, Machine* machine, int direction);
 // Finds the machine for a search for layouts on these ranks, on rank 0 before they are joined: as in run_find_job_cost,
 // but of a rank with the whole model (--tp 1, --pp 1, --zero 1), with the times of tensor-parallel groups that --probe
 // --tp has measured. from: words. Returns 0, or -1 with a message.
