@@ -26,8 +26,8 @@ static const Module llama_modules[] = {
 
 static const Module* modules_of(const Shape* s) { return s->arch == ARCH_GPT2 ? gpt2_modules : llama_modules; }
 
-// Members that say what this program does not do, and the words that are fine; absent, null and empty ones are, too. Some
-// ways to begin an adapter (pissa, olora, corda, loftq) change its base.
+// Members that say what this program does not do, and the words that are fine; absent, null and empty ones are, too.
+// Some ways to begin an adapter (pissa, olora, corda, loftq) change its base.
 static const struct {
     const char *name, *words;
 } fixed[] = {
@@ -76,8 +76,8 @@ static int ends_with(const char* long_name, size_t length, const char* name, siz
            (n == length || long_name[length - n - 1] == '.');
 }
 
-// Returns how many layers a target gives adapters to a module: it names the module by the last parts of its path, in all
-// L of them, or by a longer path in one.
+// Returns in how many of L layers a target gives adapters to a module: in all by the last parts of its path, in one by
+// its whole path.
 static int layers_of(const JsonValue* target, const char* module, int L) {
     size_t n = strlen(module);
     if (target->type != JSON_STRING) return 0;

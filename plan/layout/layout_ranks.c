@@ -47,8 +47,8 @@ static void divide_among_group(Cost* cost, const Shape* whole, const Layout* lay
     cost->kv_channels = (int)(cost->kv_channels * share + 0.5);
 }
 
-// A machine's times are those of passes that keep all. Blocks computed again repeat their forward pass, a third, or half
-// of the matmuls where weights are frozen.
+// A machine's times are those of passes that keep all. Blocks computed again repeat their forward pass, a third; of
+// matmuls with frozen weights half.
 static void compute_again(Cost* cost, const Shape* whole, const Layout* layout) {
     double head = (double)whole->Vp * whole->C / shape_padded_weights(whole);
     for (int s = 0; s < layout->stages; s++)

@@ -39,7 +39,8 @@ const char* adapter_find_base(Run* run) {
     if (realpath(books->base, real)) snprintf(books->base, sizeof books->base, "%s", real);
     checkpoint_pin(books->base);  // as long as this process lives
     if (books->claims && !c->resume && disk_is_file(books->base, "DONE") && run->cluster->identity.rank == 0)
-        warn("the base %s is a checkpoint: its run may remove it once this one ends (--keep); a copy stays", books->base);
+        warn("the base %s is a checkpoint: its run may remove it once this one ends (--keep); a copy stays",
+             books->base);
     return books->base;
 }
 
