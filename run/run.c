@@ -21,13 +21,8 @@ void run_path(char path[CHECKPOINT_PATH], const char* dir, const char* name) {
     if (disk_join(path, dir, name, err)) die("%s", err);
 }
 
-static int ascending(const void* a, const void* b) {
-    double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
-
 double run_median(double* x, int n) {
-    qsort(x, (size_t)n, sizeof *x, ascending);
+    sort_doubles(x, (size_t)n);
     return n ? (x[(n - 1) / 2] + x[n / 2]) / 2 : 0;
 }
 

@@ -137,6 +137,13 @@ uint64_t hash_bytes(const void* bytes, size_t n, uint64_t seed) {
     return hash64(h ^ tail);
 }
 
+static int ascending(const void* a, const void* b) {
+    double x = *(const double*)a, y = *(const double*)b;
+    return (x > y) - (x < y);
+}
+
+void sort_doubles(double* x, size_t n) { qsort(x, n, sizeof *x, ascending); }
+
 double now_seconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);

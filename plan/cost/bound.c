@@ -37,11 +37,6 @@ typedef struct Groups {
 
 // ---- what groups cost
 
-static int ascending(const void* a, const void* b) {
-    double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
-
 // The minimum is at a point or at the end, because each straight piece is p + q bytes.
 double least_byte_ms(const LinkTable* link, double bytes) {
     if (link->n == 0) return 0;
@@ -114,7 +109,7 @@ static double weigh_groups(Groups* x, const Setting* setting) {
     double slow = 0;
     x->n = x->n_others = 0;
     for (int r = 0; r < ranks; r++) x->speeds[r] = slowest_speed(setting, r, 1);
-    if (setting->speeds) qsort(x->speeds, (size_t)ranks, sizeof(double), ascending);
+    if (setting->speeds) sort_doubles(x->speeds, (size_t)ranks);
     for (int d = 1; d <= ranks; d++) {
         slow += x->speeds[d - 1];
         x->first[d] = x->n;
@@ -257,13 +252,11 @@ static double bisect(const Groups* x, int n, double low, double speeds) {
 
 enum { MOST_MICRO_BATCHES = 4 };
 
-static int descending(const void* a, const void* b) { return ascending(b, a); }
-
 void most_held(double* held, const PlanLimits* limits) {
-    for (int r = 0; r < limits->ranks; r++) held[r + 1] = rank_capacity(limits, r);
+    for (int r = 0; r < limits->ranks; r++) held[r + 1] = -rank_capacity(limits, r);
     held[0] = 0;
-    if (limits->capacities) qsort(held + 1, (size_t)limits->ranks, sizeof *held, descending);
-    for (int r = 0; r < limits->ranks; r++) held[r + 1] += held[r];
+    if (limits->capacities) sort_doubles(held + 1, (size_t)limits->ranks);  // negative, so the largest come first
+    for (int r = 0; r < limits->ranks; r++) held[r + 1] = held[r] - held[r + 1];
 }
 
 int denser_first(const void* a, const void* b) {

@@ -36,11 +36,8 @@ double calibration_predict(const Calibration* calibration, const double terms[CA
 double calibration_median_error(const Calibration* calibration) {
     double sorted[CALIBRATION_MEMORY];
     int n = MIN(calibration->n, CALIBRATION_MEMORY);
-    for (int i = 0; i < n; i++) {
-        int at = i;
-        for (; at > 0 && sorted[at - 1] > calibration->errors[i]; at--) sorted[at] = sorted[at - 1];
-        sorted[at] = calibration->errors[i];
-    }
+    memcpy(sorted, calibration->errors, sizeof(double) * (size_t)n);
+    sort_doubles(sorted, (size_t)n);
     return n == 0 ? 0 : (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
 }
 

@@ -28,15 +28,10 @@ int speeds_start(Speeds* x, int ranks, Arena* arena) {
 
 static double times_off(double a, double b) { return a > b ? a / b : b / a; }
 
-static int ascending(const void* a, const void* b) {
-    double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
-
 // The mean of the values within 10 % of the median. If half of all ranks are slow, the median alone would be the
 // slowest of the fast ranks. Sorts values (n, at least 1) in place. near 0: takes the lower of two middle ones.
 static double middle(double* values, int n, double near) {
-    qsort(values, (size_t)n, sizeof *values, ascending);
+    sort_doubles(values, (size_t)n);
     double median = values[(n - 1) / 2], upper = values[n / 2], sum = 0;
     if (near > 0 && times_off(upper, near) < times_off(median, near)) median = upper;
     int of = 0;
@@ -48,7 +43,7 @@ static double middle(double* values, int n, double near) {
 static double usual(const RankPace* pace) {
     double values[SPEED_MEMORY];
     memcpy(values, pace->recent, sizeof(double) * (size_t)pace->n);
-    qsort(values, (size_t)pace->n, sizeof *values, ascending);
+    sort_doubles(values, (size_t)pace->n);
     return values[(pace->n - 1) / 2];
 }
 
