@@ -39,23 +39,14 @@ static void wait_for(WeightPlay* x, double arrived) {
 }
 
 // A rank that meets posts exchanges after what was posted before, after a part of a layer's matmuls.
-static void compute_forward(WeightPlay* x) {
-    double L = x->w->layers;
-    for (WeightRank* r = x->ranks; r < x->ranks + x->n; r++) {
-        double begun = r->at;
-        r->at += r->pass.forward / L;
-        if (r->pass.meets) r->at += MAX(0, x->free - begun - (x->w->before * r->pass.linear + r->pass.slack[0]) / L);
-    }
-}
-
-static void compute_backward(WeightPlay* x, int inside_alone) {
-    double L = x->w->layers;
+static void compute(WeightPlay* x, int is_backward, int inside_alone) {
+    double L = x->w->layers, before = is_backward ? 2 * (1 - x->w->before) : x->w->before;
     for (WeightRank* r = x->ranks; r < x->ranks + x->n; r++) {
         double begun = r->at;
         if (inside_alone && !r->inside) continue;
-        r->at += r->pass.backward / L;
+        r->at += (is_backward ? r->pass.backward : r->pass.forward) / L;
         if (r->pass.meets)
-            r->at += MAX(0, x->free - begun - (2 * (1 - x->w->before) * r->pass.linear + r->pass.slack[1]) / L);
+            r->at += MAX(0, x->free - begun - (before * r->pass.linear + r->pass.slack[is_backward]) / L);
     }
 }
 
@@ -67,7 +58,7 @@ static void forward(WeightPlay* x, int first) {
     for (int l = 0; l < w->layers; l++) {
         wait_for(x, arrived);
         if (l + 1 < w->layers && (first || l > 0)) post(x, g), arrived = x->free;
-        compute_forward(x);
+        compute(x, 0, 0);
     }
 }
 
@@ -79,7 +70,7 @@ static void backward(WeightPlay* x) {
         wait_for(x, arrived);
         if (w->zero == 3 && l > 0 && l < w->layers - 1) post(x, w->gather[WEIGHTS_LAYER]), arrived = x->free;
         wait_for(x, left[l & 1]);
-        compute_backward(x, 0);
+        compute(x, 1, 0);
         post(x, w->reduce[WEIGHTS_LAYER]), left[l & 1] = x->free;
     }
 }
@@ -112,7 +103,7 @@ double weights_play_end(const WeightTimes* w, WeightRank* ranks, int n) {
     for (int i = 0; i < n; i++)
         if (ranks[i].inside) ranks[i].at -= ranks[i].pass.fixed + ranks[i].pass.backward;
     post(&x, r[WEIGHTS_LAST]);
-    for (int l = w->layers - 1; l >= 0; l--) compute_backward(&x, 1), post(&x, r[WEIGHTS_LAYER]);
+    for (int l = w->layers - 1; l >= 0; l--) compute(&x, 1, 1), post(&x, r[WEIGHTS_LAYER]);
     for (int i = 0; i < n; i++)
         if (ranks[i].inside) ranks[i].at += ranks[i].pass.fixed;
     post(&x, r[WEIGHTS_FIRST]);
