@@ -237,24 +237,24 @@ int machine_has_weights(const Machine* machine, int zero) {
     return zero == 1 ? machine->cost.step > 0 : machine->cost.round > 0;
 }
 
-// Ranks before the first named kind are at full pace.
-double machine_speed(const Machine* m, int first, int n) {
-    double least = m->n_kinds == 0 || first < m->kind_first[0] ? 1 : INFINITY;
+// The least of what kinds of these ranks have (0: unknown), and of `others`, what ranks without a kind have.
+static double least_of_kinds(const Machine* m, const double* has, double others, int first, int n) {
+    double least = others;
     for (int k = 0; k < m->n_kinds; k++) {
         int end = k + 1 < m->n_kinds ? m->kind_first[k + 1] : INT_MAX;
-        if (first < end && first + n > m->kind_first[k]) least = MIN(least, m->kind_speed[k]);
+        if (first < end && first + n > m->kind_first[k] && has[k] > 0) least = MIN(least, has[k]);
     }
     return least;
 }
 
+// Ranks before the first named kind are at full pace.
+double machine_speed(const Machine* m, int first, int n) {
+    int some_have_none = m->n_kinds == 0 || first < m->kind_first[0];
+    return least_of_kinds(m, m->kind_speed, some_have_none ? 1 : INFINITY, first, n);
+}
+
 double machine_bytes(const Machine* m, int first, int n) {
-    double least = INFINITY;
-    for (int k = 0; k < m->n_kinds; k++) {
-        int end = k + 1 < m->n_kinds ? m->kind_first[k + 1] : INT_MAX;
-        if (first < end && first + n > m->kind_first[k] && m->kind_gib[k] > 0)
-            least = MIN(least, m->kind_gib[k] * (1 << 30));
-    }
-    return least;
+    return least_of_kinds(m, m->kind_gib, INFINITY, first, n) * (1 << 30);
 }
 
 Machine machine_part(const Machine* machine, int first, int n) {
