@@ -270,11 +270,6 @@ double machine_parameters(const Machine* machine) {
     return machine->n_schemes > 0 ? machine->layers * layer + 2 * machine->vocabulary * machine->hidden : 0;
 }
 
-int machine_heads(const Machine* machine) {
-    // 64 times the least common multiple of 1 to 16: also powers of two up to 1024 divide it.
-    return machine->heads ? machine->heads : 64 * 720720;
-}
-
 const Scheme* machine_scheme(const Machine* machine, int tp, int pp) {
     for (const Scheme* s = machine->schemes; s < machine->schemes + machine->n_schemes; s++)
         if (s->tp == tp && s->pp == pp) return s;

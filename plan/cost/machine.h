@@ -83,8 +83,6 @@ double machine_bytes(const Machine* machine, int first, int n);
 Machine machine_part(const Machine* machine, int first, int n);
 // Parameters of its model; 0: unknown. Hydraulis' memory formula has 16 bytes a parameter.
 double machine_parameters(const Machine* machine);
-// Heads for PlanLimits: the machine's, or for 0 a number that all small cp sizes divide.
-int machine_heads(const Machine* machine);
 const Scheme* machine_scheme(const Machine* machine, int tp, int pp);  // NULL: it has no such scheme
 // Most tokens of a micro-batch of a scheme beside optimizer state in the layout (dp, tp, pp), by Hydraulis' formula. A
 // multiple of 128; less than 1 if not even the states fit.

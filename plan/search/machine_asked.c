@@ -41,6 +41,11 @@ Machine machine_with_full_pace(const Machine* machine, int kind) {
     return other;
 }
 
+int machine_heads(const Machine* machine) {
+    // 64 times the least common multiple of 1 to 16: also powers of two up to 1024 divide it.
+    return machine->heads ? machine->heads : 64 * 720720;
+}
+
 int machine_setting(Setting* setting, const Machine* machine, int ranks, int node_size, int context, GroupCost* groups,
                     Err err) {
     const Cost* cost = &machine->cost;

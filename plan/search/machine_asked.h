@@ -10,6 +10,8 @@ WeightTimes machine_weights(const Machine* machine, int zero, int ranks, int nod
 Machine machine_with_links(const Machine* machine, double times);
 Machine machine_with_memory(const Machine* machine, double times);
 Machine machine_with_full_pace(const Machine* machine, int kind);
+// Heads for PlanLimits: the machine's, or for 0 a number that all small cp sizes divide.
+int machine_heads(const Machine* machine);
 // Makes a setting with the capacity of ZeRO-3 for `ranks` ranks of this machine, `node_size` a node, no document beyond
 // `context`. It fills groups (ranks + 1), the caller's. 0, or -1 with a message (the model does not fit, ranks below
 // 1).
