@@ -22,10 +22,7 @@ static void pool_of_setting(SchemePool* pool, const Setting* setting) {
         PipelineScheme scheme = scheme_of_group(g, g->cp_size, 1, g->room * ring);
         scheme.ring = ring;
         if (ring > 1) scheme.max_docs = setting->limits.max_ring_docs;
-        int at = pool->n++;
-        for (; at > 0 && pool->scheme[at - 1].max_tokens <= scheme.max_tokens; at--)
-            pool->scheme[at] = pool->scheme[at - 1];
-        pool->scheme[at] = scheme;
+        scheme_add(pool, &scheme);
     }
 }
 
