@@ -94,24 +94,16 @@ static void search_way(Packer* packer, Best* b, Prediction* f, PackWay way) {
     }
 }
 
-static int way_is_possible(const PlanLimits* limits, PackWay way) {
-    return limits->ranks % way.least == 0 && MIN(limits->node_size, limits->ranks) % way.least == 0;
-}
-
-static int are_dear(const Setting* setting, double least) {
-    return setting->groups[1].micro_batch > dear_micro_batch * least;
-}
-
-static int are_few(const Setting* setting, int n) { return n <= 2 * setting->limits.ranks; }
-
 static void search_all(Packer* packer, Best* b, Prediction* f) {
     static const PackWay ways[] = {{1, 0, 0, 1}, {1, 0, 0, 0}, {8, 0, 0, 1}};
-    int dear = are_dear(packer->setting, b->aim), few = are_few(packer->setting, packer->n);
+    int few = packer->n <= 2 * packer->n_ranks;
+    int dear = packer->setting->groups[1].micro_batch > dear_micro_batch * b->aim;
     for (int i = !dear; i < COUNT(ways); i++) {
         PackWay way = ways[i];
         if (way.least > 1 && ((!few && !dear) || b->makespan <= 1.006 * b->aim)) break;
         way.levels &= dear;
-        if (way_is_possible(&packer->setting->limits, way)) search_way(packer, b, f, way);
+        int divides_ranks = packer->n_ranks % way.least == 0 && packer->node_size % way.least == 0;
+        if (divides_ranks) search_way(packer, b, f, way);
     }
     if (b->makespan < INFINITY) f->tries[b->chosen].chosen = 1;
 }
