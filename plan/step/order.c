@@ -5,14 +5,12 @@
 // The reverse ends with the long ones, in which all ranks may reduce gradients, if all are in the last round.
 #include "plan/step/flex.h"
 
-static void swap(MicroBatch* a, MicroBatch* b) {
-    MicroBatch kept = *a;
-    *a = *b, *b = kept;
-}
-
 static void reverse(Plan* plan) {
     int n = plan->n_micro_batches;
-    for (int i = 0; i < n / 2; i++) swap(&plan->micro_batches[i], &plan->micro_batches[n - 1 - i]);
+    for (int i = 0; i < n / 2; i++) {
+        MicroBatch kept = plan->micro_batches[i];
+        plan->micro_batches[i] = plan->micro_batches[n - 1 - i], plan->micro_batches[n - 1 - i] = kept;
+    }
     for (int i = 0; i < n; i++) plan->micro_batches[i].round = plan->n_rounds - 1 - plan->micro_batches[i].round;
 }
 
