@@ -34,9 +34,8 @@ typedef struct SideBySide {
 // The plan of a step, and this rank's part in it: the pass of row i is passes[i].
 typedef struct BatchPlan {
     // The strategy of the step (--strategies): pieces and plan are those of this rank's job under it, sums of tokens
-    // those of all jobs. strategy_ms is the step by Hydraulis' cost of its slowest pipeline.
+    // those of all jobs.
     int strategy;
-    double strategy_ms;
     uint64_t dispatch_hash;
     double expected_ms;  // ms of the step of all jobs, when all ranks agreed on the plan; NaN: not known
     // This rank's computing beside moves (--strategies); the ms of expected_ms that moves show, in all, before this

@@ -75,7 +75,6 @@ int strategies_dispatch(Batch* b, const Run* run, int64_t step, Err err) {
                     longest, (long long)x->kinds.pool.scheme[0].max_tokens, x->kinds.group[0].tp, x->kinds.group[0].pp,
                     CEIL_DIV(longest, x->kinds.group[0].tp));
     b->planned->strategy = first + choice.strategy;
-    b->planned->strategy_ms = choice.ms;
     b->planned->dispatch_hash =
         hash_bytes(w.pipeline_of, sizeof(int) * (size_t)b->n_pieces,
                    hash_bytes(b->lengths, sizeof(int) * (size_t)b->n_pieces, (uint64_t)b->planned->strategy));
