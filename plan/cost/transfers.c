@@ -59,14 +59,16 @@ typedef struct MoveCount {
     MoveTable* table;
     const MoveTime* t;
     double elem;
-    int wave, room, n;
+    int wave, n;
     char* sends;    // (ranks to, ranks from) 1: there is a message
     RankCount* of;  // (ranks)
-    int* list;      // (room) senders; NULL without memory
+    int* list;      // (room) senders, those that memory was had for
+    int64_t room;
 } MoveCount;
 
 static void end_wave(MoveCount* x) {
     int n = x->t->ranks;
+    reserve(&x->list, &x->room, x->n, (int64_t)n * n, sizeof *x->list, NULL);
     for (int r = 0; r < n; r++) {
         RankCount* c = &x->of[r];
         int peers = MAX(c->sends, c->receives), i = x->wave * n + r;
@@ -82,18 +84,10 @@ static void end_wave(MoveCount* x) {
     x->wave++;
 }
 
-static void make_room(MoveCount* x) {
-    if (x->n + x->t->ranks * x->t->ranks <= x->room) return;
-    int room = 2 * x->room + x->t->ranks * x->t->ranks;
-    int* list = (int*)realloc(x->list, sizeof *list * (size_t)room);
-    if (list) x->list = list, x->room = room;
-    else x->room = 0;
-}
-
 static void add_travel(void* context, int wave, const Holding* from, const Holding* to, const Box* box) {
     MoveCount* x = (MoveCount*)context;
     RankCount *sender = &x->of[from->rank], *receiver = &x->of[to->rank];
-    while (x->wave < wave) make_room(x), end_wave(x);
+    while (x->wave < wave) end_wave(x);
     if (sender == receiver) return;
     char* sends = &x->sends[(size_t)to->rank * (size_t)x->t->ranks + (size_t)from->rank];
     int across = x->t->node[from->rank] != x->t->node[to->rank];
@@ -121,7 +115,7 @@ int move_table(MoveTable* table, const MoveTime* t, const Shape* whole, const Ho
     memset(x.sends, 0, n * n);
     memset(x.of, 0, n * sizeof *x.of);
     int failed = reshard_visit(whole, from, to, kind, t->ranks, t->node, add_travel, &x, arena, err);
-    while (!failed && x.wave < table->waves) make_room(&x), end_wave(&x);
+    while (!failed && x.wave < table->waves) end_wave(&x);
     arena_reset(arena, mark);
     table->first[table->waves * t->ranks] = x.n;
     table->sender = TAKE(arena, int, x.n + 1);

@@ -315,7 +315,7 @@ typedef struct Travel {
 
 typedef struct TravelList {
     Travel* list;
-    int n, room;
+    int64_t n, room;
 } TravelList;
 
 typedef struct Packing {
@@ -324,17 +324,8 @@ typedef struct Packing {
 } Packing;
 
 static void add_travel(Packing* p, TravelList* to, int wave, int peer, Slice slice) {
-    if (to->n == to->room) {
-        int room = MAX(2 * to->room, 64);
-        Travel* list = (Travel*)realloc(to->list, sizeof *list * (size_t)room);
-        if (!list) {
-            p->missing = 1;
-            return;
-        }
-        to->list = list, to->room = room;
-    }
-    to->list[to->n] = (Travel){wave, peer, to->n, slice};
-    to->n++;
+    p->missing |= reserve(&to->list, &to->room, to->n, 1, sizeof *to->list, NULL);
+    if (!p->missing) to->list[to->n] = (Travel){wave, peer, (int)to->n, slice}, to->n++;
 }
 
 static void note_travel(void* context, int wave, const Holding* from, const Holding* to, const Box* box) {
@@ -374,7 +365,7 @@ int reshard(Transfers* t, const Shape* whole, const Holdings* from, const Holdin
     Packing p = {.rank = rank};
     *t = (Transfers){.waves = shape_buckets(whole)};
     int failed = reshard_visit(whole, from, to, kind, ranks, node, note_travel, &p, arena, err);
-    int n = p.sends.n + p.receives.n;
+    int n = (int)(p.sends.n + p.receives.n);
     if (!failed && p.missing) failed = fail(err, "no memory for the transfers of %d ranks", ranks);
     t->wave = TAKE(arena, Wave, t->waves), t->slices = TAKE(arena, Slice, n + 1);
     Message* messages = TAKE(arena, Message, n + 1);
