@@ -105,7 +105,7 @@ int checkpoint_write_file(CheckpointWriter* w, const char* name, const void* byt
 int checkpoint_take_file(CheckpointWriter* w, const char* name, Err err) {
     char path[CHECKPOINT_PATH];
     uint64_t bytes, hash;
-    if (check_name(w, name, err) || disk_join(path, w->dir, name, err) || disk_hash(path, 0, &bytes, &hash, err))
+    if (check_name(w, name, err) || disk_join(path, w->dir, name, err) || disk_hash(path, &bytes, &hash, err))
         return -1;
     return list_file(w, name, bytes, hash);
 }
@@ -146,7 +146,7 @@ static int verify_file(const char* dir, const JsonValue* entry, Err err) {
         strlen(digits) != 16)
         return fail(err, "%s/%s: expected name, bytes and hash of each file", dir, marker);
     uint64_t hash = strtoull(digits, &end, 16);
-    if (disk_join(path, dir, name, err) || disk_hash(path, 0, &found_bytes, &found_hash, err)) return -1;
+    if (disk_join(path, dir, name, err) || disk_hash(path, &found_bytes, &found_hash, err)) return -1;
     if (found_bytes != bytes)
         return fail(err, "%s: expected %" PRIu64 " bytes, found %" PRIu64 "; use an older checkpoint", path, bytes,
                     found_bytes);

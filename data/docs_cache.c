@@ -93,7 +93,7 @@ int docs_load(Docs** out, const char* shard, const char* index, uint64_t key, co
     Index x;
     uint64_t bytes, hash;
     *out = NULL;
-    if (read_index(&x, index, key, err) || disk_hash(shard, 0, &bytes, &hash, err)) return -1;
+    if (read_index(&x, index, key, err) || disk_hash(shard, &bytes, &hash, err)) return -1;
     if (hash != x.shard_hash) return fail(err, "%s: is damaged, or not the shard of its index", shard);
     if (docs_open_as(out, &shard, 1, tokenizer, (DocsReading){0}, err)) return -1;
     if (take_index(*out, &x, index, err) == 0) return 0;

@@ -35,7 +35,7 @@ static inline void fresh(const char* name) {
 // Tells the save of a file that lies in its directory.
 static inline int add(CheckpointWriter* w, const char* name) {
     uint64_t bytes, hash;
-    return disk_hash(in(w->dir, name), 0, &bytes, &hash, err) || checkpoint_add_file(w, name, bytes, hash, err);
+    return disk_hash(in(w->dir, name), &bytes, &hash, err) || checkpoint_add_file(w, name, bytes, hash, err);
 }
 
 static inline void begin(CheckpointWriter* w, int64_t step) {

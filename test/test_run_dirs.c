@@ -128,7 +128,7 @@ CLAIM(resume_falls_back_to_the_newest_whole_checkpoint_and_names_what_it_skipped
 static int add(void* context, const char* path, const char* name, Err err) {
     uint64_t bytes, hash;
     if (!strcmp(name, "SAVING")) return 0;
-    return disk_hash(path, 0, &bytes, &hash, err) ||
+    return disk_hash(path, &bytes, &hash, err) ||
            checkpoint_add_file((CheckpointWriter*)context, name, bytes, hash, err);
 }
 

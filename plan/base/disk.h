@@ -53,8 +53,8 @@ int disk_put_stream(const char* path, int named, FILE* out, char* const* text, c
 int disk_clean_put(const char* dir, const char* name, Err err);
 
 // The size of a regular file and a hash of its content: hash_bytes over pieces of 1 MiB, each seeded with the hash
-// of those before it (the first with 0). sync: writes it out to the disk first. 0, or -1 with a message.
-int disk_hash(const char* path, int sync, uint64_t* bytes, uint64_t* hash, Err err);
+// of those before it (the first with 0). 0, or -1 with a message.
+int disk_hash(const char* path, uint64_t* bytes, uint64_t* hash, Err err);
 uint64_t disk_hash_bytes(const void* bytes, size_t n);  // hash of a file with these bytes
 
 int disk_is_file(const char* dir, const char* name);  // 1 when DIR/NAME is a regular file

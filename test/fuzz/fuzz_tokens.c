@@ -33,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
     // key, hash of these, hash of the shard, content; then seven counts, the corpora
     uint64_t words[11] = {7};
     uint64_t bytes_of_shard;
-    if (disk_hash(shard, 0, &bytes_of_shard, &words[2], err)) abort();
+    if (disk_hash(shard, &bytes_of_shard, &words[2], err)) abort();
     uint8_t changes[sizeof(DocsCorpus) * MOST_CORPORA + 8] = {0};
     memcpy(changes, data, MIN(n, sizeof changes));
     words[10] = changes[0] & 15;
