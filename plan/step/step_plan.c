@@ -35,24 +35,21 @@ static int predict(StepPlan* x, const PlanWorld* w, const Setting* s, const int*
     return 0;
 }
 
-static int even_rows(Plan* plan, const Setting* s, const int* lengths, Arena* arena, Err err) {
-    PlanLimits limits = s->limits;
-    if (s->cost.per_token > 0) limits.quadratic = s->cost.quadratic / s->cost.per_token;
-    return plan_even_rows(plan, lengths, &limits, arena, err);
-}
-
 // Plans for rows as s has them. A plan that remapping changes is another one: what was predicted is not of it.
 static int plan_for(StepPlan* x, const PlanWorld* w, const Setting* s, int64_t step, const int* lengths, int n,
                     Arena* arena, Err err) {
     Plan* plan = &x->plan;
-    int changed, evens = w->evens && !s->rounds;
+    PlanLimits limits = s->limits;
+    int changed;
     if (make_plan(x, w, s, step, lengths, n, arena, err)) return -1;
     plan->squares = s->limits.squares;
     if (plan_remap(plan, &changed, lengths, s, w->remap, arena, err)) return -1;
     x->predicted &= !changed;
     if (predict(x, w, s, lengths, arena, err)) return -1;
     if (plan->n_rounds == 0 && plan_set_rounds(plan, arena, err)) return -1;
-    return evens && !plan->has_barriers ? even_rows(plan, s, lengths, arena, err) : 0;
+    if (!w->evens || s->rounds || plan->has_barriers) return 0;
+    if (s->cost.per_token > 0) limits.quadratic = s->cost.quadratic / s->cost.per_token;
+    return plan_even_rows(plan, lengths, &limits, arena, err);
 }
 
 // ---- the capacity of rows in a pipeline
