@@ -21,11 +21,6 @@ int prune_tile(int n, int tile) {
     return tile;
 }
 
-static int most_of(const PruneList* list, int tile) {
-    int step = prune_tile(list->n, tile);
-    return MAX(0, list->n - step) / step * step;
-}
-
 // The least number, in whole steps, that makes x except for `slack` steps of rounding errors; no more than `most`.
 static int whole_up(double x, int step, int most, double slack) {
     double steps = ceil(x / step - slack);
@@ -38,20 +33,14 @@ void prune_counts(int* dropped, const PruneList* lists, int n_lists, double part
     double target = 0, due = 0, saved = 0;
     part = part > 0 ? MIN(1, part) : 0;
     for (int i = 0; i < n_lists; i++) target += part * (lists[i].n * lists[i].work), dropped[i] = 0;
-    for (int i = 0; i < n_lists; i++) {
-        const PruneList* list = &lists[i];
-        int most = most_of(list, tile);
-        due += part * (list->n * list->work);
-        if (!(list->work > 0)) continue;
-        dropped[i] = whole_up((due - saved) / list->work, prune_tile(list->n, tile), most, 1e-6);
-        saved += dropped[i] * list->work;
-    }
-    for (int i = 0; i < n_lists; i++) {
-        const PruneList* list = &lists[i];
-        if (!(list->work > 0)) continue;
-        int step = prune_tile(list->n, tile), most = most_of(list, tile);
-        int more = whole_up((target - saved) / list->work, step, most - dropped[i], 1e-3);
-        dropped[i] += more;
-        saved += more * list->work;
-    }
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < n_lists; i++) {
+            const PruneList* list = &lists[i];
+            due = pass ? target : due + part * (list->n * list->work);
+            if (!(list->work > 0)) continue;
+            int step = prune_tile(list->n, tile), most = MAX(0, list->n - step) / step * step - dropped[i];
+            int more = whole_up((due - saved) / list->work, step, most, pass ? 1e-3 : 1e-6);
+            dropped[i] += more;
+            saved += more * list->work;
+        }
 }
