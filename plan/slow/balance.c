@@ -131,7 +131,7 @@ typedef struct UnitTimes {
 } UnitTimes;
 
 static UnitTimes unit_times(const RankSpeed* rank, SliceCount own, const UnitGroup* x, double pruned) {
-    double ms = rank->n / rank->v, matmuls = own.hidden + own.heads * x->matrices;
+    double ms = rank->n / rank->v, matmuls = units_matrices(x, own);
     double hidden = rank->prunable * ms / matmuls, attention = own.heads ? (1 - rank->prunable) * ms / own.heads : 0;
     return (UnitTimes){x->matrices * hidden * (1 - pruned) + attention, hidden * (1 - pruned)};
 }
@@ -267,8 +267,6 @@ typedef struct Question {
     double median;       // ms; of an even number the lower one
 } Question;
 
-static double slices_of(const UnitGroup* units, SliceCount n) { return n.hidden + units->head_work * n.heads; }
-
 // Fills in the question. Work that cannot move ends in exchanges of its own, so on all ranks it takes as long as on the
 // slowest. Returns the slowest rank's time, 0 if nothing is known of one.
 static double ask(Question* q, const BalanceMemory* memory, const BalanceSetting* setting, const UnitGroup* units) {
@@ -277,11 +275,11 @@ static double ask(Question* q, const BalanceMemory* memory, const BalanceSetting
     for (int r = 0; r < q->n_ranks; r++) c = MAX(c, memory->c[r]);
     for (int r = 0; r < q->n_ranks; r++) {
         SliceCount own = units->own[r];
-        double first_tile = slices_of(units, (SliceCount){own.heads - units->keep_heads, own.hidden}) - units->tile;
+        double first_tile = units_work(units, (SliceCount){own.heads - units->keep_heads, own.hidden}) - units->tile;
         SliceCount spare = {MAX(0, units->most[r].heads - own.heads), MAX(0, units->most[r].hidden - own.hidden)};
         if (!(memory->v[r] > 0)) return 0;
-        q->ranks[r] = (RankSpeed){memory->v[r],        slices_of(units, own),   c,
-                                  memory->prunable[r], slices_of(units, spare), MAX(0, first_tile)};
+        q->ranks[r] = (RankSpeed){memory->v[r],        units_work(units, own),   c,
+                                  memory->prunable[r], units_work(units, spare), MAX(0, first_tile)};
         int i = r;
         for (; i > 0 && rank_ms(&q->ranks[q->order[i - 1]]) < rank_ms(&q->ranks[r]); i--) q->order[i] = q->order[i - 1];
         q->order[i] = r;

@@ -55,6 +55,10 @@ typedef struct UnitGroup {
     SliceCount own[MOST_TP], most[MOST_TP];
 } UnitGroup;
 
+// Such a number in hidden units: all of the work, or that of matrices alone.
+static inline double units_work(const UnitGroup* x, SliceCount n) { return n.hidden + n.heads * x->head_work; }
+static inline double units_matrices(const UnitGroup* x, SliceCount n) { return n.hidden + n.heads * x->matrices; }
+
 // A rank's mean ms of its last steps: see kernels/timer.h. slices: those that it ran, its own without sent, with taken.
 // It left out the fraction `pruned` of their resizable part.
 typedef struct RankTimes {

@@ -44,8 +44,6 @@ void balance_count_units(UnitGroup* units, const Shape* whole, const TpSplit* sp
     }
 }
 
-static double slices_of(const StageBalance* x, SliceCount n) { return n.hidden + x->units.head_work * n.heads; }
-
 // Returns the slices that stay with rank t of the group.
 static SliceCount staying(const StageBalance* x, int t) {
     SliceCount own = x->units.own[t], given = work_moved(&x->plan, t, 0);
@@ -372,8 +370,8 @@ void balance_measure(Run* run, RankReport* mine) {
     mine->other = 1e3 * seconds[TIME_OTHER], mine->update = 1e3 * seconds[TIME_UPDATE];
     mine->wait = 1e3 * seconds[TIME_WAIT];
     if (b->pruner && pruner_layers(b->pruner)) mine->pruned = pruner_left_out(b->pruner);
-    mine->sent = slices_of(b->own, work_moved(&b->own->plan, tp_rank(m), 0));
-    mine->taken = slices_of(b->own, work_moved(&b->own->plan, tp_rank(m), 1));
+    mine->sent = units_work(&b->own->units, work_moved(&b->own->plan, tp_rank(m), 0));
+    mine->taken = units_work(&b->own->units, work_moved(&b->own->plan, tp_rank(m), 1));
     if (learns_speeds(run)) mine->expected = expected_of_step(run);
     if (b->jobs) b->jobs->report(run, mine);
     if (m->tp && run->cluster->oversubscribed && b->is_timed && !run->strategies)
@@ -501,7 +499,7 @@ static RankTimes times_of(Run* run, StageBalance* stage, int t) {
     for (int k = 0; k < KINDS; k++) ms[k] = run_median(stage->samples[t][k], MIN(b->n_samples, SAMPLES));
     if (pruned > 0) ms[2] = MAX(0, ms[2] - stage->gathering);
     if (ran.heads > 0) stage->head_ms[t] = ms[1] / ran.heads;
-    ms[0] *= (own.hidden + own.heads * x->matrices) / (ran.hidden + ran.heads * x->matrices);
+    ms[0] *= units_matrices(x, own) / units_matrices(x, ran);
     return (RankTimes){.linear = ms[0], .attention = stage->head_ms[t] * own.heads, .other = ms[2], .pruned = pruned};
 }
 
@@ -514,7 +512,7 @@ static void find_head_work(const Balance* b, StageBalance* stage, const RankTime
     if (b->setting.mode == BALANCE_RESIZE) return;
     for (int t = 0; t < x->ranks; t++) {
         head[t] = times[t].attention / x->own[t].heads;
-        slice_ms[t] = times[t].linear / slices_of(stage, x->own[t]);
+        slice_ms[t] = times[t].linear / units_work(x, x->own[t]);
     }
     double slice = run_median(slice_ms, x->ranks);
     if (slice > 0) x->head_work += run_median(head, x->ranks) / slice;
@@ -527,7 +525,7 @@ static void learn(Run* run, StageBalance* x) {
     for (int t = 0; t < R; t++) times[t] = times_of(run, x, t);
     find_head_work(b, x, times);
     for (int t = 0; t < R; t++) {
-        times[t].slices = slices_of(x, x->units.own[t]);
+        times[t].slices = units_work(&x->units, x->units.own[t]);
         if (b->setting.mode == BALANCE_RESIZE) times[t].other += times[t].attention, times[t].attention = 0;
     }
     balance_learn(&x->memory, times, R);

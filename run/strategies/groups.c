@@ -64,8 +64,6 @@ static void count_work(GroupBalance* x, const Run* run, const PipelineGroup* g, 
     x->other = all - x->linear + k->fixed * g->pp * layers[stage];
 }
 
-static double matrices_of(const UnitGroup* x, SliceCount n) { return n.hidden + n.heads * x->matrices; }
-
 // Decides what the ranks of a group give each other. v (ranks of the group): the slowest pace of each place.
 static void decide(GroupBalance* x, const Run* run, const Layout* layout, int stage, const double* v) {
     const Model* m = &run->model;
@@ -76,11 +74,11 @@ static void decide(GroupBalance* x, const Run* run, const Layout* layout, int st
     const TpSplit split = split_even(&m->whole, layout->tp);
     const Shape first = split_shape(&m->whole, &split, 0);
     balance_count_units(units, &m->whole, &split);
-    double slice_ms = x->linear / matrices_of(units, units->own[0]);
+    double slice_ms = x->linear / units_matrices(units, units->own[0]);
     units->head_work = units->matrices + x->attention / units->own[0].heads / slice_ms;
     setting.cost = balance_move_cost(&run->strategies->groups->message, &first, m->dt, layout->stage[stage].layers);
     for (int t = 0; t < units->ranks; t++) {
-        double slices = units->own[t].hidden + units->head_work * units->own[t].heads;
+        double slices = units_work(units, units->own[t]);
         times[t] = (RankTimes){x->linear / v[t], x->attention / v[t], x->other / v[t], slices, 0};
     }
     balance_learn(&memory, times, units->ranks);
@@ -92,7 +90,7 @@ static void decide(GroupBalance* x, const Run* run, const Layout* layout, int st
 // Finds the work of rank t under the plan over that of its own part: of matmuls of blocks, and of attention.
 static void shares_of(double* matmuls, double* attention, const GroupBalance* x, int t) {
     SliceCount own = x->units.own[t], has = balance_count(x->plan.moves, x->plan.n_moves, x->units.own, t);
-    *matmuls = matrices_of(&x->units, has) / matrices_of(&x->units, own);
+    *matmuls = units_matrices(&x->units, has) / units_matrices(&x->units, own);
     *attention = (double)has.heads / own.heads;
 }
 
@@ -146,7 +144,7 @@ static void report(const Run* run, RankReport* mine) {
     mine->expected.quadratic *= attention;
     for (int taken = 0; taken < 2; taken++) {
         SliceCount n = work_moved(&x->plan, tp->rank, taken);
-        *(taken ? &mine->taken : &mine->sent) = n.hidden + x->units.head_work * n.heads;
+        *(taken ? &mine->taken : &mine->sent) = units_work(&x->units, n);
     }
 }
 
