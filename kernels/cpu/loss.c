@@ -158,7 +158,7 @@ static void weigh_labels(float* losses, void* logits, const int* targets, const 
     cpu_for(weigh_token, &w, (size_t)N, (size_t)N * w.Vp);
 }
 
-// ---- optimizer: reads 16 and writes 12 bytes a weight, 14 with bf16 weights
+// ---- AdamW: reads 16 and writes 12 bytes a weight, 14 with bf16 weights; and Muon, by the same loop
 
 typedef struct AdamWStep {  // the factors of one step, as every weight needs them
     float m_keep, m_take, v_keep, v_take, v_correction, lr_corrected, lr_decay, eps, grad_scale;
@@ -181,36 +181,56 @@ static void round_range(const AdamW* a, size_t begin, size_t end) {
     }
 }
 
+typedef enum Update { ADAMW, MOMENTUM, FOLLOW } Update;
+
 // Frozen weights are computed too, and then chosen as they were: so all others come from the same instructions, and
 // have the same bits, with freezing and without.
-SIMD_INLINE void adamw_range(const AdamW* a, AdamWStep k, size_t begin, size_t end, DType dt) {
+SIMD_INLINE void update_range(const AdamW* a, AdamWStep k, size_t begin, size_t end, Update update, DType dt) {
     const vf_mask freeze = (vf_mask){0} - !!a->freeze;
     FOR_VECTORS(i, n, begin, end, {
-        vf grad = vf_get(a->grad, i, n, DT_F32), g = grad * k.grad_scale, old_x = vf_get(a->master, i, n, DT_F32);
-        vf old_m = vf_get(a->m, i, n, DT_F32), m = old_m * k.m_keep + g * k.m_take;
-        vf old_v = vf_get(a->v, i, n, DT_F32), v = old_v * k.v_keep + g * g * k.v_take;
-        vf x = old_x - (m / (vf_sqrt(v * k.v_correction) + k.eps) * k.lr_corrected + old_x * k.lr_decay);
+        vf grad = vf_get(a->grad, i, n, DT_F32), g = grad * k.grad_scale, old_v = vf_get(a->v, i, n, DT_F32);
+        vf along = old_v;
         vf_mask frozen = freeze & (grad == (vf){0});
-        vf_put(a->m, i, n, vf_select(frozen, old_m, m), DT_F32);
-        vf_put(a->v, i, n, vf_select(frozen, old_v, v), DT_F32);
-        vf_put(a->master, i, n, vf_select(frozen, old_x, x), DT_F32);
-        if (a->param != (void*)a->master) vf_put(a->param, i, n, vf_select(frozen, vf_get(a->param, i, n, dt), x), dt);
+        if (update != FOLLOW) {
+            vf old_m = vf_get(a->m, i, n, DT_F32), m, v;
+            if (update == MOMENTUM) {
+                g *= k.m_take;
+                m = old_m * k.m_keep + g, v = m * k.m_keep + g;
+            } else {
+                m = old_m * k.m_keep + g * k.m_take, v = old_v * k.v_keep + g * g * k.v_take;
+                along = m / (vf_sqrt(v * k.v_correction) + k.eps);
+            }
+            vf_put(a->m, i, n, vf_select(frozen, old_m, m), DT_F32);
+            vf_put(a->v, i, n, vf_select(frozen, old_v, v), DT_F32);
+        }
+        if (update != MOMENTUM) {
+            vf old_x = vf_get(a->master, i, n, DT_F32), x = old_x - (along * k.lr_corrected + old_x * k.lr_decay);
+            vf_put(a->master, i, n, vf_select(frozen, old_x, x), DT_F32);
+            if (a->param != (void*)a->master)
+                vf_put(a->param, i, n, vf_select(frozen, vf_get(a->param, i, n, dt), x), dt);
+        }
     });
-    if (dt == DT_BF16 && a->rounding) round_range(a, begin, end);
+    if (update != MOMENTUM && dt == DT_BF16 && a->rounding) round_range(a, begin, end);
 }
 
 typedef struct AdamWJob {
     const AdamW* a;
     AdamWStep k;
+    Update update;
     DType dt;
 } AdamWJob;
 
-static void adamw_task(const void* job, size_t piece, int thread) {
+static void update_task(const void* job, size_t piece, int thread) {
     const AdamWJob* j = (const AdamWJob*)job;
-    WITH_DTYPE(j->dt, adamw_range, j->a, j->k, piece * PIECE, MIN((piece + 1) * PIECE, j->a->n));
+    size_t begin = piece * PIECE, end = MIN(begin + PIECE, j->a->n);
+    switch (j->update) {
+        case ADAMW: WITH_DTYPE(j->dt, update_range, j->a, j->k, begin, end, ADAMW); break;
+        case MOMENTUM: update_range(j->a, j->k, begin, end, MOMENTUM, DT_F32); break;
+        case FOLLOW: WITH_DTYPE(j->dt, update_range, j->a, j->k, begin, end, FOLLOW); break;
+    }
 }
 
-static void adamw(const AdamW* a, DType dt, Stream s) {
+static void update(const AdamW* a, Update update, DType dt) {
     if (!isfinite(*a->grad_scale)) return;
     double m_correction = 1 - pow(a->beta1, a->t), v_correction = 1 - pow(a->beta2, a->t);
     AdamWStep k = {a->beta1,
@@ -218,59 +238,16 @@ static void adamw(const AdamW* a, DType dt, Stream s) {
                    a->beta2,
                    (float)(1.0 - a->beta2),
                    (float)(1 / v_correction),
-                   (float)(a->lr / m_correction),
+                   update == FOLLOW ? a->lr : (float)(a->lr / m_correction),
                    a->lr * a->weight_decay,
                    a->eps,
                    *a->grad_scale};
-    size_t pieces = CEIL_DIV(a->n, (size_t)PIECE);
-    cpu_for(adamw_task, &(AdamWJob){a, k, dt}, pieces, a->n);
+    cpu_for(update_task, &(AdamWJob){a, k, update, dt}, CEIL_DIV(a->n, (size_t)PIECE), a->n);
 }
 
-// ---- Muon: the same loops
-
-SIMD_INLINE void momentum_range(const AdamW* a, AdamWStep k, size_t begin, size_t end, DType dt) {
-    const vf_mask freeze = (vf_mask){0} - !!a->freeze;
-    (void)dt;
-    FOR_VECTORS(i, n, begin, end, {
-        vf grad = vf_get(a->grad, i, n, DT_F32), g = grad * k.grad_scale * k.m_take;
-        vf old_m = vf_get(a->m, i, n, DT_F32), m = old_m * k.m_keep + g, old_v = vf_get(a->v, i, n, DT_F32);
-        vf_mask frozen = freeze & (grad == (vf){0});
-        vf_put(a->m, i, n, vf_select(frozen, old_m, m), DT_F32);
-        vf_put(a->v, i, n, vf_select(frozen, old_v, m * k.m_keep + g), DT_F32);
-    });
-}
-
-static void momentum_task(const void* job, size_t piece, int thread) {
-    const AdamWJob* j = (const AdamWJob*)job;
-    momentum_range(j->a, j->k, piece * PIECE, MIN((piece + 1) * PIECE, j->a->n), DT_F32);
-}
-
-static void momentum(const AdamW* a, Stream s) {
-    AdamWStep k = {.m_keep = a->beta1, .m_take = (float)(1.0 - a->beta1), .grad_scale = *a->grad_scale};
-    if (isfinite(k.grad_scale)) cpu_for(momentum_task, &(AdamWJob){a, k, DT_F32}, CEIL_DIV(a->n, (size_t)PIECE), a->n);
-}
-
-SIMD_INLINE void follow_range(const AdamW* a, AdamWStep k, size_t begin, size_t end, DType dt) {
-    const vf_mask freeze = (vf_mask){0} - !!a->freeze;
-    FOR_VECTORS(i, n, begin, end, {
-        vf old_x = vf_get(a->master, i, n, DT_F32);
-        vf x = old_x - (vf_get(a->v, i, n, DT_F32) * k.lr_corrected + old_x * k.lr_decay);
-        vf_mask frozen = freeze & (vf_get(a->grad, i, n, DT_F32) == (vf){0});
-        vf_put(a->master, i, n, vf_select(frozen, old_x, x), DT_F32);
-        if (a->param != (void*)a->master) vf_put(a->param, i, n, vf_select(frozen, vf_get(a->param, i, n, dt), x), dt);
-    });
-    if (dt == DT_BF16 && a->rounding) round_range(a, begin, end);
-}
-
-static void follow_task(const void* job, size_t piece, int thread) {
-    const AdamWJob* j = (const AdamWJob*)job;
-    WITH_DTYPE(j->dt, follow_range, j->a, j->k, piece * PIECE, MIN((piece + 1) * PIECE, j->a->n));
-}
-
-static void follow(const AdamW* a, DType dt, Stream s) {
-    AdamWStep k = {.lr_corrected = a->lr, .lr_decay = a->lr * a->weight_decay};
-    if (isfinite(*a->grad_scale)) cpu_for(follow_task, &(AdamWJob){a, k, dt}, CEIL_DIV(a->n, (size_t)PIECE), a->n);
-}
+static void adamw(const AdamW* a, DType dt, Stream s) { update(a, ADAMW, dt); }
+static void momentum(const AdamW* a, Stream s) { update(a, MOMENTUM, DT_F32); }
+static void follow(const AdamW* a, DType dt, Stream s) { update(a, FOLLOW, dt); }
 
 // Sums in double, because a gradient of 10^8 weights adds that many squares.
 static double squares(const float* x, size_t begin, size_t end) {
