@@ -37,9 +37,7 @@ SIMD_INLINE void log_sum_exp(float* max, float* total, const void* x, size_t V, 
     }
 }
 
-static float logit(const void* logits, size_t v, DType dt) {
-    return dt == DT_BF16 ? bf16_to_float(((const bf16*)logits)[v]) : ((const float*)logits)[v];
-}
+static float logit(const void* logits, size_t v, DType dt) { return (float)dtype_load(logits, v, dt); }
 
 // Logits become their gradient, given max and total of the softmax. The target is a column, or not one of these V.
 SIMD_INLINE void write_gradient_row(void* logits, int target, float max, float total, float scale, size_t V, size_t Vp,
@@ -71,6 +69,7 @@ typedef struct Classifier {
     int write_gradient, parts, first;
     size_t N, V, Vp;
     DType dt;
+    const TokenLoss* of;  // weigh_labels reads it
 } Classifier;
 
 static void classify_token(const void* job, size_t n, int thread) {
@@ -81,7 +80,8 @@ static void classify_token(const void* job, size_t n, int thread) {
 
 static void classifier(float* losses, void* logits, const int* targets, float scale, int write_gradient, int N, int V,
                        int Vp, DType dt, Stream s) {
-    Classifier c = {losses, NULL, logits, targets, scale, write_gradient, 1, 0, (size_t)N, (size_t)V, (size_t)Vp, dt};
+    Classifier c = {losses,    NULL,      logits,     targets, scale, write_gradient, 1, 0,
+                    (size_t)N, (size_t)V, (size_t)Vp, dt,      NULL};
     cpu_for(classify_token, &c, c.N, c.N * c.Vp);
 }
 
@@ -105,7 +105,7 @@ static void summarize_token(const void* job, size_t n, int thread) {
 
 static void classifier_part(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp,
                             DType dt, Stream s) {
-    Classifier c = {NULL, stats, (void*)logits, targets, 0, 0, 1, first, (size_t)N, (size_t)V, (size_t)Vp, dt};
+    Classifier c = {NULL, stats, (void*)logits, targets, 0, 0, 1, first, (size_t)N, (size_t)V, (size_t)Vp, dt, NULL};
     cpu_for(summarize_token, &c, c.N, c.N * c.Vp);
 }
 
@@ -124,8 +124,8 @@ static void join_token(const void* job, size_t n, int thread) {
 
 static void classifier_join(float* losses, void* logits, const float* stats, int parts, const int* targets, int first,
                             float scale, int write_gradient, int N, int V, int Vp, DType dt, Stream s) {
-    Classifier c = {losses, (float*)stats, logits,    targets,   scale,      write_gradient,
-                    parts,  first,         (size_t)N, (size_t)V, (size_t)Vp, dt};
+    Classifier c = {losses,    (float*)stats, logits,     targets, scale, write_gradient, parts, first,
+                    (size_t)N, (size_t)V,     (size_t)Vp, dt,      NULL};
     cpu_for(join_token, &c, c.N, c.N * c.Vp);
 }
 
@@ -135,18 +135,8 @@ SIMD_INLINE void scale_row(void* x, float factor, size_t n_columns, DType dt) {
     FOR_VECTORS(v, n, 0, n_columns, vf_put(x, v, n, vf_get(x, v, n, dt) * factor, dt););
 }
 
-typedef struct Weighing {
-    float* losses;
-    void* logits;
-    const int* targets;
-    const TokenLoss* of;
-    int write_gradient;
-    size_t Vp;
-    DType dt;
-} Weighing;
-
 static void weigh_token(const void* job, size_t n, int thread) {
-    const Weighing* w = (const Weighing*)job;
+    const Classifier* w = (const Classifier*)job;
     float slope = 0;
     w->losses[n] = w->targets[n] < 0 ? 0 : token_loss(w->of, n, w->losses[n], &slope);
     if (w->write_gradient) WITH_DTYPE(w->dt, scale_row, (void*)row_of(w->logits, n, w->Vp, w->dt), slope, w->Vp);
@@ -154,8 +144,8 @@ static void weigh_token(const void* job, size_t n, int thread) {
 
 static void weigh_labels(float* losses, void* logits, const int* targets, const TokenLoss* of, int write_gradient,
                          int N, int Vp, DType dt, Stream s) {
-    Weighing w = {losses, logits, targets, of, write_gradient, (size_t)Vp, dt};
-    cpu_for(weigh_token, &w, (size_t)N, (size_t)N * w.Vp);
+    Classifier w = {losses, NULL, logits, targets, 0, write_gradient, 1, 0, (size_t)N, 0, (size_t)Vp, dt, of};
+    cpu_for(weigh_token, &w, w.N, w.N * w.Vp);
 }
 
 // ---- AdamW: reads 16 and writes 12 bytes a weight, 14 with bf16 weights; and Muon, by the same loop
