@@ -130,69 +130,50 @@ static void activation_backward(void* dx, const void* dout, const void* x, ActFu
     activation(dx, dout, x, f, (size_t)N, (size_t)U, dt);
 }
 
-SIMD_INLINE void add_range(void* out, const void* a, const void* b, size_t begin, size_t end, DType dt) {
-    FOR_VECTORS(i, n, begin, end, vf_put(out, i, n, vf_get(a, i, n, dt) + vf_get(b, i, n, dt), dt););
-}
-
-SIMD_INLINE void cast_range(void* out, DType out_dt, const void* x, size_t begin, size_t end, DType x_dt) {
-    FOR_VECTORS(i, n, begin, end, vf_put(out, i, n, vf_get(x, i, n, x_dt), out_dt););
-}
-
 SIMD_INLINE void combine_range(void* out, float a, const void* x, float b, const void* y, size_t begin, size_t end,
                                DType dt) {
     FOR_VECTORS(i, n, begin, end, vf_put(out, i, n, vf_get(x, i, n, dt) * a + vf_get(y, i, n, dt) * b, dt););
 }
 
-SIMD_INLINE void scale_range(void* out, const float* x, float factor, size_t begin, size_t end, DType dt) {
-    FOR_VECTORS(i, n, begin, end, vf_put(out, i, n, vf_get(x, i, n, DT_F32) * factor, dt););
+SIMD_INLINE void scale_range(void* out, float a, const void* x, DType x_dt, size_t begin, size_t end, DType dt) {
+    FOR_VECTORS(i, n, begin, end, vf_put(out, i, n, vf_get(x, i, n, x_dt) * a, dt););
 }
 
-typedef struct Combination {  // out = a x + b y, or with y NULL out = a x of fp32
+typedef struct
+    Combination {  // out = a x + b y, or with y NULL out = a x, also of another type; a product by 1 is exact
     void* out;
     const void *x, *y;
     float a, b;
     size_t n;
-    DType dt;
+    DType dt, x_dt;
 } Combination;
 
 static void combine_chunk(const void* job, size_t chunk, int thread) {
     const Combination* j = (const Combination*)job;
-    size_t begin = chunk * CHUNK, end = MIN(begin + CHUNK, j->n);
+    size_t begin = chunk * CHUNK, end = MIN(begin + CHUNK, j->n), bytes = (end - begin) * dtype_bytes(j->dt);
     if (j->y) WITH_DTYPE(j->dt, combine_range, j->out, j->a, j->x, j->b, j->y, begin, end);
-    else WITH_DTYPE(j->dt, scale_range, j->out, (const float*)j->x, j->a, begin, end);
+    else if (j->dt == j->x_dt && j->a == 1)
+        memcpy((void*)row_of(j->out, begin, 1, j->dt), row_of(j->x, begin, 1, j->dt), bytes);
+    else if (j->x_dt == DT_BF16) scale_range(j->out, j->a, j->x, DT_BF16, begin, end, DT_F32);
+    else WITH_DTYPE(j->dt, scale_range, j->out, j->a, j->x, DT_F32, begin, end);
 }
+
+static void combine_all(Combination job) { cpu_for(combine_chunk, &job, CEIL_DIV(job.n, (size_t)CHUNK), job.n); }
 
 static void combine(void* out, float a, const void* x, float b, const void* y, size_t n, DType dt, Stream s) {
-    cpu_for(combine_chunk, &(Combination){out, x, y, a, b, n, dt}, CEIL_DIV(n, (size_t)CHUNK), n);
-}
-
-static void normalize(void* out, const float* x, const double* norm2, size_t n, DType dt, Stream s) {
-    float factor = (float)(1 / (sqrt(*norm2) + 1e-7));
-    cpu_for(combine_chunk, &(Combination){out, x, NULL, factor, 0, n, dt}, CEIL_DIV(n, (size_t)CHUNK), n);
-}
-
-typedef struct Flat {  // out = a + b, or with b NULL out = a of another type
-    void* out;
-    const void *a, *b;
-    size_t n;
-    DType out_dt, dt;
-} Flat;
-
-static void flat_chunk(const void* job, size_t chunk, int thread) {
-    const Flat* j = (const Flat*)job;
-    size_t begin = chunk * CHUNK, end = MIN(begin + CHUNK, j->n), bytes = (end - begin) * dtype_bytes(j->dt);
-    if (j->b) WITH_DTYPE(j->dt, add_range, j->out, j->a, j->b, begin, end);
-    else if (j->out_dt == j->dt) memcpy((void*)row_of(j->out, begin, 1, j->dt), row_of(j->a, begin, 1, j->dt), bytes);
-    else if (j->out_dt == DT_BF16) cast_range(j->out, DT_BF16, j->a, begin, end, DT_F32);
-    else cast_range(j->out, DT_F32, j->a, begin, end, DT_BF16);
+    combine_all((Combination){out, x, y, a, b, n, dt, dt});
 }
 
 static void add(void* out, const void* a, const void* b, size_t n, DType dt, Stream s) {
-    cpu_for(flat_chunk, &(Flat){out, a, b, n, dt, dt}, CEIL_DIV(n, (size_t)CHUNK), n);
+    combine_all((Combination){out, a, b, 1, 1, n, dt, dt});
+}
+
+static void normalize(void* out, const float* x, const double* norm2, size_t n, DType dt, Stream s) {
+    combine_all((Combination){out, x, NULL, (float)(1 / (sqrt(*norm2) + 1e-7)), 0, n, dt, DT_F32});
 }
 
 static void cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, Stream s) {
-    cpu_for(flat_chunk, &(Flat){out, x, NULL, n, out_dt, x_dt}, CEIL_DIV(n, (size_t)CHUNK), n);
+    combine_all((Combination){out, x, NULL, 1, 0, n, out_dt, x_dt});
 }
 
 // ---- parts of an attention become one
