@@ -383,45 +383,23 @@ static CpuScratch product_scratch(const KernelLimits* limits) {
 
 // ---- the three products, for one packing of bf16; fp32 is never paired
 
-static Packing packing_of(DType dt, Packing bf16_packing) { return dt == DT_BF16 ? bf16_packing : FLOATS; }
-
+// Returns the product of rows without gaps.
 // clang-format off
-static void forward(Packing packing, void* out, void* gelu, const void* x, const void* weight, const void* bias, int N,
-                    int C, int OC, DType dt) {
-    Product p = {.a = {x, (size_t)C, 1}, .b = {weight, (size_t)C, 1}, .M = (size_t)N, .N = (size_t)OC, .K = (size_t)C,
-                 .dt = dt, .packing = packing_of(dt, packing), .out = out, .ldo = (size_t)OC, .gelu = gelu,
-                 .bias = bias, .scale = 1};
-    if (N == 1) multiply_row(&p);
-    else multiply(&p);
-}
-
-static void backward_input(Packing packing, void* dx, const void* dout, const void* weight, const void* pre, int N,
-                           int C, int OC, DType dt) {
-    multiply(&(Product){.a = {dout, (size_t)OC, 1}, .b = {weight, (size_t)C, 0},
-                        .M = (size_t)N, .N = (size_t)C, .K = (size_t)OC,
-                        .dt = dt, .packing = packing_of(dt, packing), .out = dx, .ldo = (size_t)C, .pre = pre,
-                        .scale = 1});
-}
-
-static void backward_weight(Packing packing, float* dweight, float* dbias, const void* dout, const void* x, int N,
-                            int C, int OC, DType dt) {
-    multiply(&(Product){.a = {dout, (size_t)OC, 0}, .b = {x, (size_t)C, 0},
-                        .M = (size_t)OC, .N = (size_t)C, .K = (size_t)N,
-                        .dt = dt, .packing = packing_of(dt, packing), .out = dweight, .ldo = (size_t)C,
-                        .row_sums = dbias, .add = 1, .scale = 1});
-}
-
-static void strided(Packing packing, const StridedMatmul* m, DType dt) {
-    int forward = m->kind == MATMUL_FORWARD, weight = m->kind == MATMUL_WEIGHT;
-    Product p = {.a = {m->a, (size_t)m->lda, !weight}, .b = {m->b, (size_t)m->ldb, forward},
-                 .M = (size_t)(weight ? m->OC : m->N), .N = (size_t)(forward ? m->OC : m->C),
-                 .K = (size_t)(weight ? m->N : forward ? m->C : m->OC),
-                 .dt = dt, .packing = packing_of(dt, packing), .out = m->out, .ldo = (size_t)m->ldo,
-                 .add = weight, .scale = m->scale, .adds = m->adds && !weight};
-    if (forward && p.M == 1) multiply_row(&p);
-    else multiply(&p);
+static Product product_of(Packing bf16_packing, MatmulKind kind, void* out, const void* a, const void* b, int N, int C,
+                          int OC, DType dt) {
+    int forward = kind == MATMUL_FORWARD, weight = kind == MATMUL_WEIGHT;
+    size_t n = (size_t)N, c = (size_t)C, oc = (size_t)OC;
+    return (Product){.a = {a, forward ? c : oc, !weight}, .b = {b, c, forward}, .M = weight ? oc : n,
+                     .N = forward ? oc : c, .K = weight ? n : forward ? c : oc, .dt = dt,
+                     .packing = dt == DT_BF16 ? bf16_packing : FLOATS, .out = out, .ldo = forward ? oc : c,
+                     .add = weight, .scale = 1};
 }
 // clang-format on
+
+static void run(const Product* p) {
+    if (p->M == 1 && p->b.k_contiguous) multiply_row(p);
+    else multiply(p);
+}
 
 // The entries of the table, for one packing of bf16. Without takes_fp32 the table before keeps that type.
 #define ENTRIES(name, packing, takes_fp32)                                                                           \
@@ -429,21 +407,30 @@ static void strided(Packing packing, const StridedMatmul* m, DType dt) {
     static RankOps ranks_below_##name;                                                                               \
     static void forward_##name(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N,    \
                                int C, int OC, DType dt, Stream s) {                                                  \
-        if (takes_fp32 || dt != DT_F32) forward(packing, out, gelu, x, weight, bias, N, C, OC, dt);                  \
+        Product p = product_of(packing, MATMUL_FORWARD, out, x, weight, N, C, OC, dt);                               \
+        p.gelu = gelu, p.bias = bias;                                                                                \
+        if (takes_fp32 || dt != DT_F32) run(&p);                                                                     \
         else below_##name.matmul_forward(out, gelu, x, weight, bias, N, C, OC, dt, s);                               \
     }                                                                                                                \
     static void backward_input_##name(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, \
                                       int OC, DType dt, Stream s) {                                                  \
-        if (takes_fp32 || dt != DT_F32) backward_input(packing, dx, dout, weight, pre, N, C, OC, dt);                \
+        Product p = product_of(packing, MATMUL_INPUT, dx, dout, weight, N, C, OC, dt);                               \
+        p.pre = pre;                                                                                                 \
+        if (takes_fp32 || dt != DT_F32) run(&p);                                                                     \
         else below_##name.matmul_backward_input(dx, dout, weight, pre, N, C, OC, dt, s);                             \
     }                                                                                                                \
     static void backward_weight_##name(float* dweight, float* dbias, const void* dout, const void* x, int N, int C,  \
                                        int OC, DType dt, Stream s) {                                                 \
-        if (takes_fp32 || dt != DT_F32) backward_weight(packing, dweight, dbias, dout, x, N, C, OC, dt);             \
+        Product p = product_of(packing, MATMUL_WEIGHT, dweight, dout, x, N, C, OC, dt);                              \
+        p.row_sums = dbias;                                                                                          \
+        if (takes_fp32 || dt != DT_F32) run(&p);                                                                     \
         else below_##name.matmul_backward_weight(dweight, dbias, dout, x, N, C, OC, dt, s);                          \
     }                                                                                                                \
     static void strided_##name(const StridedMatmul* m, DType dt, Stream s) {                                         \
-        if (takes_fp32 || dt != DT_F32) strided(packing, m, dt);                                                     \
+        Product p = product_of(packing, m->kind, m->out, m->a, m->b, m->N, m->C, m->OC, dt);                         \
+        p.a.ld = (size_t)m->lda, p.b.ld = (size_t)m->ldb, p.ldo = (size_t)m->ldo;                                    \
+        p.scale = m->scale, p.adds = m->adds && !p.add;                                                              \
+        if (takes_fp32 || dt != DT_F32) run(&p);                                                                     \
         else ranks_below_##name.strided_matmul(m, dt, s);                                                            \
     }                                                                                                                \
     static void install_ranks_##name(RankOps* table) {                                                               \
