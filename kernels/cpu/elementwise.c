@@ -288,17 +288,6 @@ SIMD_INLINE void gather_row(void* out, const void* x, const int* columns, size_t
     }
 }
 
-static void gather_columns_of_row(const void* job, size_t i, int thread) {
-    const Move* j = (const Move*)job;
-    void* out = (void*)row_of(j->out, i, j->ldo, j->dt);
-    WITH_DTYPE(j->dt, gather_row, out, row_of(j->x, i, j->ldx, j->dt), j->index, j->ldo);
-}
-
-static void gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {
-    Move job = {out, x, columns, 0, (size_t)n, (size_t)n, (size_t)ldx, dt};
-    cpu_for(gather_columns_of_row, &job, (size_t)N, (size_t)N * n);
-}
-
 // It has no branches, because missing elements may follow no pattern: each is read from a 0 elsewhere.
 SIMD_INLINE void scatter_row(void* out, const void* x, const int* source, size_t K, DType dt) {
     const float zero = 0;
@@ -309,15 +298,22 @@ SIMD_INLINE void scatter_row(void* out, const void* x, const int* source, size_t
     }
 }
 
-static void scatter_columns_of_row(const void* job, size_t i, int thread) {
+static void move_columns_of_row(const void* job, size_t i, int thread) {
     const Move* j = (const Move*)job;
     void* out = (void*)row_of(j->out, i, j->ldo, j->dt);
-    WITH_DTYPE(j->dt, scatter_row, out, row_of(j->x, i, j->ldx, j->dt), j->index, j->ldo);
+    const void* x = row_of(j->x, i, j->ldx, j->dt);
+    if (j->scatters) WITH_DTYPE(j->dt, scatter_row, out, x, j->index, j->ldo);
+    else WITH_DTYPE(j->dt, gather_row, out, x, j->index, j->ldo);
+}
+
+static void gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {
+    Move job = {out, x, columns, 0, (size_t)n, (size_t)n, (size_t)ldx, dt};
+    cpu_for(move_columns_of_row, &job, (size_t)N, (size_t)N * n);
 }
 
 static void scatter_columns(void* out, const void* x, const int* source, int N, int K, int n, DType dt, Stream s) {
     Move job = {out, x, source, 1, (size_t)K, (size_t)K, (size_t)n, dt};
-    cpu_for(scatter_columns_of_row, &job, (size_t)N, (size_t)N * K);
+    cpu_for(move_columns_of_row, &job, (size_t)N, (size_t)N * K);
 }
 
 static void install(Kernels* table) {

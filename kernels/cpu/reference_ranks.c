@@ -133,13 +133,7 @@ static void join_heads(void* out, const void* x, int N, int M, int HS0, int HS, 
     move_heads((char*)x, (char*)out, 0, (size_t)N, (size_t)M, size, border, d, dtype_bytes(dt));
 }
 
-static void gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {
-    size_t elem = dtype_bytes(dt);
-    for (size_t i = 0; i < (size_t)N; i++)
-        for (size_t j = 0; j < (size_t)n; j++)
-            memcpy((char*)out + (i * n + j) * elem, (const char*)x + (i * ldx + (size_t)columns[j]) * elem, elem);
-}
-
+// It is gather_columns too, for a list without negative numbers.
 static void scatter_columns(void* out, const void* x, const int* source, int N, int K, int n, DType dt, Stream s) {
     size_t elem = dtype_bytes(dt);
     memset(out, 0, (size_t)N * (size_t)K * elem);
@@ -261,8 +255,8 @@ static void strided_matmul(const StridedMatmul* m, DType dt, Stream s) {
 // clang-format off
 // The entries stand in the order of the struct, so that none is missing.
 const RankOps reference_rank_ops = {
-    attention_merge, cast, gather_rows, split_heads, join_heads, gather_columns, scatter_columns, scatter_rows,
-    classifier_part, classifier_join, weigh_labels, momentum, follow, normalize, combine,
-    strided_matmul
+    attention_merge, cast, gather_rows, split_heads, join_heads,
+    /* gather_columns */ scatter_columns, scatter_columns, scatter_rows, classifier_part, classifier_join,
+    weigh_labels, momentum, follow, normalize, combine, strided_matmul
 };
 // clang-format on
