@@ -60,7 +60,7 @@ static __global__ void statistics_kernel(Statistics* statistics, const bf16* dou
         Pack<bf16> x = load_pack(dout + at), y = load_pack(out + at);
         for (int i = 0; i < 8; i++) sum += widen(x.v[i]) * widen(y.v[i]);
     }
-    for (int lanes = LANES / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(FULL_WARP, sum, lanes);
+    sum = warp_sum(sum, LANES);
     if (!inside || lane > 0) return;
     float l = lse[h * (size_t)a.Nq + row];
     statistics[h * (size_t)a.Nq + row] = {l == -INFINITY ? INFINITY : l * LOG2_E, sum};

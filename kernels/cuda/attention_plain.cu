@@ -29,17 +29,6 @@ static __device__ __forceinline__ Document document(const Attention& a, int b) {
     return d;
 }
 
-// Returns the document of a row from cu[0] on, by bisection.
-static __device__ __forceinline__ int document_of(const int* cu, int n_docs, int row) {
-    int low = 0, high = n_docs;
-    while (high - low > 1) {
-        int middle = low + (high - low) / 2;
-        if (cu[middle] <= row) low = middle;
-        else high = middle;
-    }
-    return low;
-}
-
 // Returns row i, head h of a tensor.
 template <class T>
 static __device__ __forceinline__ T* row_of(T* x, size_t i, int ld, int h, int HS) {
@@ -100,7 +89,7 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT) forward_kernel(Out* 
     int h, lane = (int)threadIdx.x % 32, HS = a.HS;
     size_t row = warp_row(a.NH, &h);
     if (row >= (size_t)a.Nq) return;
-    Document d = document(a, document_of(a.cu_q, a.n_docs, (int)row));
+    Document d = document(a, run_of(a.cu_q, a.n_docs, (int)row));
     int kv = h / (a.NH / a.NKV), n_seen = MIN(d.k_len, (int)(row - d.q0) + 1 + d.offset);
     const T *q = row_of((const T*)a.q, row, a.ldq, h, HS), *k = row_of((const T*)a.k, d.k0, a.ldkv, kv, HS),
             *v = row_of((const T*)a.v, d.k0, a.ldkv, kv, HS);
@@ -131,7 +120,7 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT)
     int h, lane = (int)threadIdx.x % 32, HS = a.HS;
     size_t row = warp_row(a.NH, &h);
     if (row >= (size_t)a.Nq) return;
-    Document d = document(a, document_of(a.cu_q, a.n_docs, (int)row));
+    Document d = document(a, run_of(a.cu_q, a.n_docs, (int)row));
     int kv = h / (a.NH / a.NKV), n_seen = MIN(d.k_len, (int)(row - d.q0) + 1 + d.offset);
     const T *q = row_of((const T*)a.q, row, a.ldq, h, HS), *k = row_of((const T*)a.k, d.k0, a.ldkv, kv, HS),
             *v = row_of((const T*)a.v, d.k0, a.ldkv, kv, HS);
@@ -159,7 +148,7 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT)
     int kv, lane = (int)threadIdx.x % 32, group = a.NH / a.NKV, HS = a.HS;
     size_t row = warp_row(a.NKV, &kv);
     if (row >= (size_t)a.Nk || (int)row < a.cu_k[0]) return;
-    Document d = document(a, document_of(a.cu_k, a.n_docs, (int)row));
+    Document d = document(a, run_of(a.cu_k, a.n_docs, (int)row));
     const T *k = row_of((const T*)a.k, row, a.ldkv, kv, HS), *v = row_of((const T*)a.v, row, a.ldkv, kv, HS);
     Row sum_k = {}, sum_v = {};
     for (int h = kv * group; h < (kv + 1) * group; h++)

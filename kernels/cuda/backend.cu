@@ -268,7 +268,7 @@ static const size_t MIB = 1 << 20, LIBRARIES = 560 * MIB, NCCL_LIBRARY = 768 * M
 // clang-format off In the order of the structs: C++17 has no designated initializers. After the name: prefers_bf16,
 // on_host, full_matmul, virtual_time, no_results, attention_tail.
 static const RankOps rank_ops = {cuda_attention_merge, cuda_cast,         cuda_gather_rows,
-                                 cuda_split_heads,     cuda_join_heads,   cuda_gather_columns,
+                                 cuda_split_heads,     cuda_join_heads,   cuda_scatter_columns,
                                  cuda_scatter_columns, cuda_scatter_rows, cuda_classifier_part,
                                  cuda_classifier_join, cuda_weigh_labels, cuda_momentum,
                                  cuda_follow,          cuda_normalize,    cuda_combine,

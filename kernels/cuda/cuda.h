@@ -107,6 +107,13 @@ static float cuda_best_time(int runs, cudaStream_t stream, F run) {
 // Returns the number of blocks of `threads` for n elements, a thread each.
 static inline unsigned cuda_blocks(size_t n, size_t threads) { return (unsigned)CEIL_DIV(n, threads); }
 
+// Returns log2 of the lanes for n elements, W a lane at a time: a power of two, so that they are neighbours in a warp.
+static inline int cuda_log2_lanes(int n, int W) {
+    int log2_lanes = 0;
+    while (log2_lanes < 5 && W << log2_lanes < n) log2_lanes++;
+    return log2_lanes;
+}
+
 // ---- ops by file. Op X of kernels.h is cuda_X here, of the same type. ..._scratch_bytes: most scratch that an op of
 // the file needs under these limits; files without need less than matmul.cu, 4 MiB and limits->OC floats.
 
@@ -122,8 +129,7 @@ RANK_ENTRY(gather_rows);
 RANK_ENTRY(scatter_rows);
 RANK_ENTRY(split_heads);
 RANK_ENTRY(join_heads);
-RANK_ENTRY(gather_columns);
-RANK_ENTRY(scatter_columns);
+RANK_ENTRY(scatter_columns);  // and gather_columns
 RANK_ENTRY(attention_merge);
 // embedding.cu
 size_t cuda_embedding_scratch_bytes(const KernelLimits* limits);
@@ -309,14 +315,27 @@ static void with_form(DType dt, std::initializer_list<const void*> addresses, si
     });
 }
 
-// Every lane gets the sum, or the maximum, of all 32, by a fixed tree.
-__device__ __forceinline__ float warp_sum(float x) {
-    for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(FULL_WARP, x, lanes);
+// Every lane gets the sum, or the maximum, of all 32, or of its `lanes` neighbours, a power of two, by a fixed tree.
+template <class N>
+__device__ __forceinline__ N warp_sum(N x, int lanes = 32) {
+    for (lanes /= 2; lanes > 0; lanes /= 2) x += __shfl_xor_sync(FULL_WARP, x, lanes);
     return x;
 }
 __device__ __forceinline__ float warp_max(float x) {
     for (int lanes = 16; lanes > 0; lanes /= 2) x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, lanes));
     return x;
+}
+
+// Every thread gets the sum over the block of WARPS warps, by a fixed tree. `room` is shared, one a warp.
+template <int WARPS, class N>
+__device__ __forceinline__ N block_sum(N x, N* room) {
+    x = warp_sum(x);
+    __syncthreads();  // the room may still be read
+    if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = x;
+    __syncthreads();
+    N sum = 0;
+    for (int w = 0; w < WARPS; w++) sum += room[w];
+    return sum;
 }
 
 // Returns the sum of x over this lane and those before it.
@@ -326,6 +345,18 @@ __device__ __forceinline__ int sum_up_to_lane(int x) {
         if ((int)threadIdx.x % 32 >= lanes) x += before;
     }
     return x;
+}
+
+// Returns the last of n runs, which begin at rising places, that begins at `place` or before it.
+template <class N>
+__device__ __forceinline__ int run_of(const N* begins, int n, N place) {
+    int low = 0, high = n;
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        if (begins[middle] <= place) low = middle;
+        else high = middle;
+    }
+    return low;
 }
 
 // hash64 of plan/base/base.h: the same bits as on the host.

@@ -200,17 +200,6 @@ struct HeadSlices {
     unsigned d, border[LAUNCHED_SLICES + 1];
 };
 
-// Returns the slice of head h: the last with heads that begins at h or before.
-static __device__ unsigned slice_of(const HeadSlices& slices, unsigned h) {
-    unsigned low = 0, high = slices.d;
-    while (high - low > 1) {
-        unsigned middle = (low + high) / 2;
-        if (slices.border[middle] <= h) low = middle;
-        else high = middle;
-    }
-    return low;
-}
-
 // SPLIT: out (slices) = x (N rows of M matrices); else the other way. Heads have HS0 units in the first matrix, HS in
 // the others, NH in all; those of these slices move.
 template <class Unit, bool SPLIT>
@@ -227,7 +216,7 @@ static __global__ void move_heads_kernel(Unit* out, const Unit* x, size_t N, uns
         Unit u[UNITS_IN_FLIGHT];
         size_t sliced[UNITS_IN_FLIGHT];
         for (unsigned k = 0; k < UNITS_IN_FLIGHT; k++) {
-            unsigned c = first + 32 * k, slice = slice_of(slices, c / of_head);
+            unsigned c = first + 32 * k, slice = run_of(slices.border, slices.d, c / of_head);
             unsigned begin = slices.border[slice], heads = slices.border[slice + 1] - begin;
             sliced[k] = (N * begin + n * heads) * all + heads * before + (c - begin * of_head);
             if (c < units) u[k] = x[SPLIT ? whole + c : sliced[k]];
@@ -299,10 +288,6 @@ void cuda_scatter_columns(void* out, const void* x, const int* source, int N, in
     });
 }
 
-void cuda_gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {
-    cuda_scatter_columns(out, x, columns, N, n, ldx, dt, s);
-}
-
 // ---- merge: 12 bytes an element, and 12 a token and head for the log-sum-exps
 
 // 2^log2_lanes lanes take a token and head, WIDTH elements each at a time.
@@ -327,18 +312,12 @@ static __global__ void merge_kernel(float* out, float* lse, const float* part, c
     }
 }
 
-template <int WIDTH>
-static void merge(float* out, float* lse, const float* part, const float* part_lse, int N, int NH, int HS, Stream s) {
-    int log2_lanes = 0;
-    while (log2_lanes < 5 && WIDTH << log2_lanes < HS) log2_lanes++;
-    LAUNCH(merge_kernel<WIDTH>, cuda_blocks((size_t)N * NH << log2_lanes, THREADS), THREADS, 0, cuda_stream(s), out,
-           lse, part, part_lse, N, NH, HS, log2_lanes);
-}
-
 void cuda_attention_merge(float* out, float* lse, const float* part, const float* part_lse, int N, int NH, int HS,
                           Stream s) {
     if (N == 0 || NH == 0) return;
     bool aligned = HS % 4 == 0 && ((uintptr_t)out | (uintptr_t)part) % 16 == 0;
-    if (aligned) merge<4>(out, lse, part, part_lse, N, NH, HS, s);
-    else merge<1>(out, lse, part, part_lse, N, NH, HS, s);
+    int log2_lanes = cuda_log2_lanes(HS, aligned ? 4 : 1);
+    auto kernel = aligned ? merge_kernel<4> : merge_kernel<1>;
+    LAUNCH(kernel, cuda_blocks((size_t)N * NH << log2_lanes, THREADS), THREADS, 0, cuda_stream(s), out, lse, part,
+           part_lse, N, NH, HS, log2_lanes);
 }

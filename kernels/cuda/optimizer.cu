@@ -10,6 +10,7 @@
 
 enum {
     THREADS = 256,
+    WARPS = THREADS / 32,
     PACK = Pack<float>::N,
     PACKS = 4,                       // packs of a chunk that each thread of a sum adds
     CHUNK = THREADS * PACKS * PACK,  // elements that a block of a sum adds at once
@@ -203,17 +204,6 @@ static __device__ __forceinline__ double squares_of(const Pack<float> x[PACKS]) 
     return sum;
 }
 
-// Thread 0 gets the sum of the block.
-static __device__ __forceinline__ double block_sum(double x) {
-    __shared__ double warps[THREADS / 32];
-    for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(FULL_WARP, x, lanes);
-    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = x;
-    __syncthreads();
-    double sum = 0;
-    for (int w = 0; w < THREADS / 32 && threadIdx.x == 0; w++) sum += warps[w];
-    return sum;
-}
-
 template <bool SQUARES, bool WHOLE>
 static __device__ __forceinline__ double chunk_sum(const float* x, size_t i, size_t n) {
     Pack<float> run[PACKS];
@@ -223,20 +213,22 @@ static __device__ __forceinline__ double chunk_sum(const float* x, size_t i, siz
 
 template <bool SQUARES>
 static __global__ void partial_sums_kernel(double* parts, const float* x, size_t n, bool aligned) {
+    __shared__ double room[WARPS];
     double sum = 0;
     for (size_t begin = (size_t)blockIdx.x * CHUNK; begin < n; begin += (size_t)gridDim.x * CHUNK) {
         size_t i = begin + threadIdx.x * PACK;
         sum += aligned && begin + CHUNK <= n ? chunk_sum<SQUARES, true>(x, i, n) : chunk_sum<SQUARES, false>(x, i, n);
     }
-    sum = block_sum(sum);
+    sum = block_sum<WARPS>(sum, room);
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
 // result += the sum of the parts.
 static __global__ void total_kernel(double* result, const double* parts, int n_parts) {
+    __shared__ double room[WARPS];
     double sum = 0;
     for (int p = threadIdx.x; p < n_parts; p += THREADS) sum += parts[p];
-    sum = block_sum(sum);
+    sum = block_sum<WARPS>(sum, room);
     if (threadIdx.x == 0) *result += sum;
 }
 

@@ -86,8 +86,7 @@ static __device__ __forceinline__ float dot(const Halves<W>& x, const Halves<W>&
     float sum = 0;
     for (int i = 0; i < Halves<W>::PACKS; i++)
         for (int j = 0; j < W; j++) sum += x.low[i][j] * y.low[i][j] + x.high[i][j] * y.high[i][j];
-    for (int lanes = group.lanes / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(FULL_WARP, sum, lanes);
-    return sum;
+    return warp_sum(sum, group.lanes);
 }
 
 // ---- forward; and without QK-norm backward, which only turns the other way
@@ -110,13 +109,6 @@ static __global__ void __launch_bounds__(THREADS) turn_kernel(T* x, T* raw, Rota
     if (group.half == 0) return;
     turn(&v, r.table + (size_t)r.positions[n] * r.HS, direction, group);
     store_halves<W>(x, v, group);
-}
-
-// Returns the lanes for a head vector: a power of two, so that they are neighbours within a warp.
-static int log2_lanes_of(int HS, int W) {
-    int log2_lanes = 0;
-    while (log2_lanes < 5 && W << log2_lanes < HS / 2) log2_lanes++;
-    return log2_lanes;
 }
 
 // ---- backward through QK-norm: a block has some tokens one after another, first their queries, then their keys
@@ -213,7 +205,7 @@ static void turn_all(void* x, void* raw, const Rotary* r, float direction, DType
         typedef typename decltype(form)::T T;
         constexpr int W = decltype(form)::W;
         auto kernel = raw ? turn_kernel<T, W, true> : turn_kernel<T, W, false>;
-        int log2_lanes = log2_lanes_of(r->HS, W);
+        int log2_lanes = cuda_log2_lanes(r->HS / 2, W);
         size_t vectors = (size_t)r->N * (size_t)(r->NH + r->NKV);
         LAUNCH(kernel, cuda_blocks(vectors << log2_lanes, THREADS), THREADS, 0, cuda_stream(s), (T*)x, (T*)raw, *r,
                direction, log2_lanes);
@@ -236,7 +228,7 @@ void cuda_rotary_backward(void* dx, float* dq_weight, float* dk_weight, const vo
         typedef typename decltype(form)::T T;
         constexpr int W = decltype(form)::W;
         LAUNCH((norm_backward_kernel<T, W>), (unsigned)n_parts, THREADS, 0, cuda_stream(s), (T*)dx, parts,
-               (const T*)raw, *r, log2_lanes_of(r->HS, W));
+               (const T*)raw, *r, cuda_log2_lanes(r->HS / 2, W));
     });
     cuda_add_parts(dq_weight, dk_weight, parts, (int)n_parts, r->HS, 2 * r->HS, cuda_stream(s));
 }

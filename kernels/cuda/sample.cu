@@ -17,19 +17,6 @@ __device__ __forceinline__ float float_at(unsigned key) {
     return __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key);
 }
 
-// Every thread gets the sum over the block, by a fixed tree. `room` is shared, one a warp.
-template <class N>
-__device__ __forceinline__ N block_sum(N x, N* room) {
-    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(FULL_WARP, x, lanes);
-    __syncthreads();  // the room may still be read
-    if (lane == 0) room[warp] = x;
-    __syncthreads();
-    N sum = 0;
-    for (int w = 0; w < WARPS; w++) sum += room[w];
-    return sum;
-}
-
 // Every thread gets the largest x, and of the threads that have it the least index.
 __device__ __forceinline__ void block_best(float* x, int* index, float* values, int* indices) {
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
@@ -57,7 +44,7 @@ __device__ __forceinline__ float least_drawn(const T* z, int ids, int k, int* ro
         float least = float_at(key | bit);
         int count = 0;
         for (int v = (int)threadIdx.x; v < ids; v += THREADS) count += widen(z[v]) >= least;
-        if (block_sum(count, room) >= k) key |= bit;
+        if (block_sum<WARPS>(count, room) >= k) key |= bit;
     }
     return key < least_finite ? -INFINITY : float_at(key);
 }
@@ -99,7 +86,7 @@ static __global__ void __launch_bounds__(THREADS) sample_kernel(Draw* draws, con
     for (int v = (int)threadIdx.x; v < how.V; v += THREADS) max = fmaxf(max, widen(z[v]));
     block_best(&max, &unused, values, indices);
     for (int v = (int)threadIdx.x; v < how.V; v += THREADS) total += expf(widen(z[v]) - max);
-    total = block_sum(total, values);
+    total = block_sum<WARPS>(total, values);
     int token = best;
     if (how.temperature > 0) {
         float least = least_drawn(z, ids, how.top_k, indices), scale = (float)(1 / fmax(how.temperature, 1e-30));
