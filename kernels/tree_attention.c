@@ -62,7 +62,7 @@ typedef struct Scratch {
     char* rounded;      // the larger of them in dt
 } Scratch;
 
-static char* take(char* base, size_t* used, size_t bytes) {
+char* scratch_take(char* base, size_t* used, size_t bytes) {
     char* p = base ? base + *used : NULL;
     *used += ROUND_UP(bytes, (size_t)64);
     return p;
@@ -70,10 +70,10 @@ static char* take(char* base, size_t* used, size_t bytes) {
 
 static size_t carve(Scratch* x, char* base, int N, int NH, int NKV, int HS, DType dt) {
     size_t used = 0, n = (size_t)N, Q = n * (size_t)(NH * HS), KV = n * (size_t)(2 * NKV * HS);
-    x->sum = (float*)take(base, &used, Q * sizeof(float));
-    x->part = (float*)take(base, &used, MAX(Q, KV) * sizeof(float));
-    x->part_lse = (float*)take(base, &used, n * (size_t)NH * sizeof(float));
-    x->rounded = take(base, &used, MAX(Q, KV) * dtype_bytes(dt));
+    x->sum = (float*)scratch_take(base, &used, Q * sizeof(float));
+    x->part = (float*)scratch_take(base, &used, MAX(Q, KV) * sizeof(float));
+    x->part_lse = (float*)scratch_take(base, &used, n * (size_t)NH * sizeof(float));
+    x->rounded = scratch_take(base, &used, MAX(Q, KV) * dtype_bytes(dt));
     return used;
 }
 
@@ -107,9 +107,8 @@ void tree_attention_forward(void* out, float* lse, const Attention* a, const Tre
     k->ranks->cast(out, dt, x.sum, DT_F32, (size_t)a->Nq * (size_t)(a->NH * a->HS), s);
 }
 
-// columns = x, rounded: (n,width) into rows of ld elements.
-static void store_columns(void* columns, int ld, const float* x, void* rounded, int n, int width, const Kernels* k,
-                          DType dt, Stream s) {
+void store_columns(void* columns, int ld, const float* x, void* rounded, int n, int width, const Kernels* k, DType dt,
+                   Stream s) {
     k->ranks->cast(rounded, dt, x, DT_F32, (size_t)n * (size_t)width, s);
     k->ranks->gather_rows(columns, rounded, NULL, n, width, ld, width, dt, s);
 }

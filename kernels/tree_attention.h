@@ -63,3 +63,11 @@ void answers_attention_forward(void* out, float* lse, const Attention* a, const 
                                const Kernels* k, DType dt, Stream s);
 void tree_attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                              const Attention* a, const Tree* tree, void* scratch, const Kernels* k, DType dt, Stream s);
+
+// ---- what attention of groups has too (kernels/comm/group_attention.c)
+
+// Returns `bytes` of the scratch at base, after *used others, and adds to these. Without a base it only counts.
+char* scratch_take(char* base, size_t* used, size_t bytes);
+// columns = x, rounded: (n,width) into rows of ld elements. rounded: room for all of them.
+void store_columns(void* columns, int ld, const float* x, void* rounded, int n, int width, const Kernels* k, DType dt,
+                   Stream s);

@@ -32,32 +32,26 @@ typedef struct Scratch {
     char* tree;             // of one group at a time
 } Scratch;
 
-static char* take(char* base, size_t* used, size_t bytes) {
-    char* p = base ? base + *used : NULL;
-    *used += ROUND_UP(bytes, (size_t)64);
-    return p;
-}
-
 // Lays scratch out from base (NULL: only counts) and returns its bytes, for `pairs` pairs of token and unit, of which
 // each is g query heads, in any of its parts.
 static size_t carve(Scratch* m, char* base, size_t pairs, int g, int HS, int ulysses, int ring, int routed, int trees,
                     DType dt) {
     size_t used = 0, e = dtype_bytes(dt), kv = 2 * (size_t)HS, q = (size_t)(g * HS);
     if (ulysses) {
-        m->token_qkv = take(base, &used, pairs * (q + kv) * e);
-        m->token_out = take(base, &used, pairs * q * e);
-        m->head_qkv = take(base, &used, pairs * (q + kv) * e);
-        m->head_out = take(base, &used, pairs * q * e);
+        m->token_qkv = scratch_take(base, &used, pairs * (q + kv) * e);
+        m->token_out = scratch_take(base, &used, pairs * q * e);
+        m->head_qkv = scratch_take(base, &used, pairs * (q + kv) * e);
+        m->head_out = scratch_take(base, &used, pairs * q * e);
     }
     if (ring) {
-        for (int i = 0; i < COUNT(m->kv); i++) m->kv[i] = take(base, &used, pairs * kv * e);
-        m->sum = (float*)take(base, &used, pairs * q * sizeof(float));
-        m->block[0] = (float*)take(base, &used, pairs * MAX(kv, q) * sizeof(float));
-        m->block[1] = (float*)take(base, &used, pairs * MAX(kv, (size_t)g) * sizeof(float));
-        m->block[2] = (float*)take(base, &used, pairs * kv * sizeof(float));
-        m->route = take(base, &used, routed ? route_scratch(pairs * kv * sizeof(float)) : 0);
+        for (int i = 0; i < COUNT(m->kv); i++) m->kv[i] = scratch_take(base, &used, pairs * kv * e);
+        m->sum = (float*)scratch_take(base, &used, pairs * q * sizeof(float));
+        m->block[0] = (float*)scratch_take(base, &used, pairs * MAX(kv, q) * sizeof(float));
+        m->block[1] = (float*)scratch_take(base, &used, pairs * MAX(kv, (size_t)g) * sizeof(float));
+        m->block[2] = (float*)scratch_take(base, &used, pairs * kv * sizeof(float));
+        m->route = scratch_take(base, &used, routed ? route_scratch(pairs * kv * sizeof(float)) : 0);
     }
-    if (trees) m->tree = take(base, &used, tree_attention_scratch((int)pairs, g, 1, HS, dt));
+    if (trees) m->tree = scratch_take(base, &used, tree_attention_scratch((int)pairs, g, 1, HS, dt));
     return used;
 }
 
@@ -354,22 +348,14 @@ static void backward_pair(const RingAttention* p, Pair pair, const void* kv, flo
                                 pass->s);
 }
 
-// columns = x, rounded: (n,width) into rows of qkv.
-static void store_columns(void* columns, const RingAttention* p, const float* x, void* rounded, size_t width) {
-    const Pass* pass = p->c->pass;
-    int n = ring_tokens(p->c->ga, p->c->ga->ring_rank);
-    pass->k->ranks->cast(rounded, pass->dt, x, DT_F32, (size_t)n * width, pass->s);
-    pass->k->ranks->gather_rows(columns, rounded, NULL, n, (int)width, (int)row_width(p), (int)width, pass->dt,
-                                pass->s);
-}
-
 static void backward_ring(void* dqkv, const void* dout, const RingAttention* p) {
     const Pass* pass = p->c->pass;
     const GroupAttention* ga = p->c->ga;
     Comm* comm = pass->row->comm;
     float* so_far = pass->m.block[2];
+    int n = ring_tokens(ga, ga->ring_rank), ld = (int)row_width(p);
     Request gradients = 0;
-    pass->k->clear(pass->m.sum, (size_t)ring_tokens(ga, ga->ring_rank) * q_width(p) * sizeof(float), pass->s);
+    pass->k->clear(pass->m.sum, (size_t)n * q_width(p) * sizeof(float), pass->s);
     for (int t = 0; t < ga->ring_size; t++) {
         void* kv = p->c->kv[t % 2];
         Request keys = post_keys(p, t);
@@ -386,8 +372,9 @@ static void backward_ring(void* dqkv, const void* dout, const RingAttention* p) 
     }
     comm->table->end(comm, gradients, pass->s);
     // Nothing travels any more: the other blocks are free for rounded results.
-    store_columns(dqkv, p, pass->m.sum, pass->m.block[0], q_width(p));
-    store_columns(element(dqkv, q_width(p), pass->dt), p, so_far, pass->m.block[1], 2 * kv_width(p));
+    store_columns(dqkv, ld, pass->m.sum, pass->m.block[0], n, (int)q_width(p), pass->k, pass->dt, pass->s);
+    store_columns(element(dqkv, q_width(p), pass->dt), ld, so_far, pass->m.block[1], n, 2 * (int)kv_width(p), pass->k,
+                  pass->dt, pass->s);
 }
 
 // ---- no ring: whole documents, the ordinary kernel
