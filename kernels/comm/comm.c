@@ -334,9 +334,11 @@ int comm_open_alone(Comm** c, CopyBytes copy, int (*wait)(Comm* c, Stream s, Err
                                     wait_for_copies, split_alone, close_alone};
     *c = comm_new(sizeof(Alone), &alone, 0, 1, timeout_seconds);
     if (!*c) return fail(err, "no memory for a Comm");
-    (*c)->local_size = 1;
     ((Alone*)*c)->copy = copy, ((Alone*)*c)->wait = wait;
-    return 0;
+    if (comm_find_nodes(*c, err) == 0) return 0;
+    free(*c);
+    *c = NULL;
+    return -1;
 }
 
 // ---- in host memory, where copies have finished on return

@@ -53,16 +53,8 @@ int comm_open_mpi(Comm** world, const RankIdentity* id, double timeout_seconds, 
 }
 #endif
 
-static int open_self(Comm** world, double timeout_seconds, Err err) {
-    if (comm_open_self(world, timeout_seconds, err)) return -1;
-    if (comm_find_nodes(*world, err) == 0) return 0;
-    (*world)->table->close(*world);
-    *world = NULL;
-    return -1;
-}
-
 int comm_open_host(Comm** world, const RankIdentity* id, double timeout_seconds, Err err) {
-    if (id->size == 1) return open_self(world, timeout_seconds, err);
+    if (id->size == 1) return comm_open_self(world, timeout_seconds, err);
     return comm_is_forked() ? comm_open_local(world, timeout_seconds, err)
                             : comm_open_mpi(world, id, timeout_seconds, err);
 }
