@@ -187,12 +187,13 @@ static double clock_seconds(clockid_t clock) {
 }
 
 double host_processor_seconds(void) { return clock_seconds(CLOCK_PROCESS_CPUTIME_ID); }
+double host_thread_seconds(void) { return clock_seconds(CLOCK_THREAD_CPUTIME_ID); }
 
 HostTurns host_turns(void) {
     static __thread int opened, fd = -1;
     char text[96];
     unsigned long long ran, waited;
-    HostTurns turns = {clock_seconds(CLOCK_THREAD_CPUTIME_ID), 0};
+    HostTurns turns = {host_thread_seconds(), 0};
     if (!opened) opened = 1, fd = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? -1 : pread(fd, text, sizeof text - 1, 0);
     text[n > 0 ? n : 0] = 0;

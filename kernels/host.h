@@ -21,8 +21,9 @@ size_t host_resident(void);
 // Returns the cores that a process (0: this one) may use: its affinity mask, or its container's CPU quota; at least 1.
 int host_cores(const char* root, pid_t process);
 
-// Returns the seconds that all threads of this process have had on cores.
+// These return the seconds that all threads of this process, and this thread, have had on cores.
 double host_processor_seconds(void);
+double host_thread_seconds(void);
 // The turns of this thread: seconds on a core, and seconds in which it could have run but had none (0: not known).
 typedef struct HostTurns {
     double ran, waited;

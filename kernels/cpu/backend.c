@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "kernels/cpu/cpu.h"
@@ -86,14 +85,8 @@ static struct {
     double seconds[MOST_EVENTS];
 } events;
 
-static double thread_seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 // If ranks share cores, the wall clock would count the work of others too.
-static double cpu_clock(void) { return events.oversubscribed ? thread_seconds() : now_seconds(); }
+static double cpu_clock(void) { return events.oversubscribed ? host_thread_seconds() : now_seconds(); }
 
 static void record_event(int i, Stream s) { events.seconds[i] = cpu_clock(); }
 static void read_events(double* seconds, int n) { memcpy(seconds, events.seconds, (size_t)n * sizeof(double)); }
@@ -268,9 +261,9 @@ static void measure(const void* job, size_t task, int thread) {
     const Try* j = (const Try*)job;
     int rounds = j->unit == PEAK_TILES ? 10000 : 200000;
     (void)thread;
-    double started = thread_seconds();
+    double started = host_thread_seconds();
     run_rounds(j->unit, rounds);
-    j->rates[task] = 12 * flops[j->unit] * rounds / (thread_seconds() - started);
+    j->rates[task] = 12 * flops[j->unit] * rounds / (host_thread_seconds() - started);
 }
 
 double cpu_peak_of(PeakUnit unit) {
