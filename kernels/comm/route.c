@@ -78,6 +78,7 @@ static void add_message(List* lists, const Parts* p, int own, char* send, char* 
 
 static Request begin_stage(Comm* c, const List* list, CommPurpose purpose, Request after, Stream s) {
     CommPurpose before = c->purpose;
+    if (list->n_sends + list->n_receives == 0) return 0;
     c->purpose = purpose, c->after = after;
     Request request = c->table->begin_send_receive(c, list->sends, list->n_sends, list->receives, list->n_receives, s);
     c->purpose = before, c->after = 0;
@@ -94,7 +95,8 @@ static Request begin_stages(Comm* c, const List* lists, Stream s) {
     return combined ? combined : there ? there : transferred ? transferred : dispatched;
 }
 
-// One message of a ring leaves each node and one comes, so that a rank is proxy of at most one of either.
+// One message of a ring leaves each node and one comes, so that a rank is proxy of at most one of either. Where nobody
+// is, all messages go at once.
 Request begin_routed(Comm* c, const RouteMessage* messages, int n, int beside, void* send, void* receive, void* scratch,
                      Stream s) {
     List lists[N_STAGES];
@@ -104,29 +106,21 @@ Request begin_routed(Comm* c, const RouteMessage* messages, int n, int beside, v
     for (int i = 0; i < n; i++) {
         Parts p = parts_of(c, messages, n, i, beside);
         if (p.n > 1) largest = MAX(largest, p.part);
+        most = MAX(most, p.n);
     }
+    List* direct = &lists[most > 1 ? DIRECT : TRANSFER];
     for (int i = 0; i < n; i++) {
         const RouteMessage* m = &messages[i];
         Parts p = parts_of(c, messages, n, i, beside);
         char* held[2] = {(char*)scratch, (char*)scratch + largest};
         for (int j = 1; j < p.n; j++) out += p.from[j] == own, in += p.to[j] == own;
-        most = MAX(most, p.n);
         if (c->node[m->from] != c->node[m->to]) add_message(lists, &p, own, (char*)send, (char*)receive, held);
-        else if (m->from == own) add_send(&lists[DIRECT], m->to, send, m->bytes);
-        if (c->node[m->from] == c->node[m->to] && m->to == own) add_receive(&lists[DIRECT], m->from, receive, m->bytes);
+        else if (m->from == own) add_send(direct, m->to, send, m->bytes);
+        if (c->node[m->from] == c->node[m->to] && m->to == own) add_receive(direct, m->from, receive, m->bytes);
     }
     if (out > 1 || in > 1) broken("rank %d is a proxy of %d messages out of its node and %d into it", own, out, in);
     c->at_once = most * beside;
-    Request request;
-    if (most > 1) {
-        request = begin_stages(c, lists, s);
-    } else {  // all at once
-        List* all = &lists[TRANSFER];
-        const List* inside = &lists[DIRECT];
-        for (int i = 0; i < inside->n_sends; i++) all->sends[all->n_sends++] = inside->sends[i];
-        for (int i = 0; i < inside->n_receives; i++) all->receives[all->n_receives++] = inside->receives[i];
-        request = begin_stage(c, all, c->purpose, 0, s);
-    }
+    Request request = begin_stages(c, lists, s);
     c->at_once = 0;
     return request;
 }
