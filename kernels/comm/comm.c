@@ -312,8 +312,6 @@ static Request begin_copy(Comm* c, const Operation* o, Stream s) {
     return 0;
 }
 
-static void end_nothing(Comm* c, Request request, Stream s) {}
-
 static int copy_on_host(Comm* c, const Operation* o, Err err) {
     if (o->bytes > 0) memmove(o->out, o->in, o->bytes);
     return 0;
@@ -330,7 +328,7 @@ static void close_alone(Comm* c) { free(c); }
 
 int comm_open_alone(Comm** c, CopyBytes copy, int (*wait)(Comm* c, Stream s, Err err), double timeout_seconds,
                     Err err) {
-    static const Transport alone = {"self",          NULL,        begin_copy, end_nothing, NULL, copy_on_host,
+    static const Transport alone = {"self",          NULL,        begin_copy, NULL, NULL, copy_on_host,
                                     wait_for_copies, split_alone, close_alone};
     *c = comm_new(sizeof(Alone), &alone, 0, 1, timeout_seconds);
     if (!*c) return fail(err, "no memory for a Comm");
