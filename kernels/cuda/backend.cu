@@ -265,60 +265,23 @@ static void attention_forward(void* out, float* lse, const Attention* a, DType d
 // (NVIDIA's NCCL issue 964); parts share them.
 static const size_t MIB = 1 << 20, LIBRARIES = 560 * MIB, NCCL_LIBRARY = 768 * MIB;
 
-// clang-format off In the order of the structs: C++17 has no designated initializers. After the name: prefers_bf16,
-// on_host, full_matmul, virtual_time, no_results, attention_tail.
-static const RankOps rank_ops = {cuda_attention_merge, cuda_cast,         cuda_gather_rows,
-                                 cuda_split_heads,     cuda_join_heads,   cuda_scatter_columns,
-                                 cuda_scatter_columns, cuda_scatter_rows, cuda_classifier_part,
-                                 cuda_classifier_join, cuda_weigh_labels, cuda_momentum,
-                                 cuda_follow,          cuda_normalize,    cuda_combine,
-                                 cuda_strided_matmul};
+// C++17 has no designated initializers: the entries stand in the order of the structs.
+// clang-format off
+static const RankOps rank_ops = {
+    cuda_attention_merge, cuda_cast, cuda_gather_rows, cuda_split_heads, cuda_join_heads,
+    /* gather_columns */ cuda_scatter_columns, cuda_scatter_columns, cuda_scatter_rows, cuda_classifier_part,
+    cuda_classifier_join, cuda_weigh_labels, cuda_momentum, cuda_follow, cuda_normalize, cuda_combine,
+    cuda_strided_matmul
+};
 
-const Kernels cuda_kernels = {device_name,
-                              1,
-                              0,
-                              8192,
-                              0,
-                              0,
-                              ATTENTION_TAIL,
-                              LIBRARIES,
-                              NCCL_LIBRARY,
-                              &rank_ops,
-                              memory_available,
-                              workspace_bytes,
-                              open_cuda,
-                              close_cuda,
-                              choices,
-                              alloc,
-                              free_memory,
-                              alloc_host,
-                              free_host,
-                              upload,
-                              download,
-                              clear,
-                              synchronize,
-                              cuda_embedding_forward,
-                              cuda_embedding_backward,
-                              cuda_norm_forward,
-                              cuda_norm_backward,
-                              cuda_matmul_forward,
-                              cuda_matmul_backward_input,
-                              cuda_matmul_backward_weight,
-                              cuda_rotary_forward,
-                              cuda_rotary_backward,
-                              attention_forward,
-                              cuda_attention_backward,
-                              cuda_activation_forward,
-                              cuda_activation_backward,
-                              cuda_add,
-                              cuda_classifier,
-                              cuda_sample,
-                              cuda_add_sum,
-                              cuda_adamw,
-                              cuda_sum_of_squares,
-                              cuda_clip_scale,
-                              now_seconds,
-                              record_event,
-                              read_events,
-                              /* wait_until */ NULL};
+const Kernels cuda_kernels = {
+    device_name, /* prefers_bf16 */ 1, /* on_host */ 0, /* full_matmul */ 8192, /* virtual_time, no_results */ 0, 0,
+    ATTENTION_TAIL, LIBRARIES, NCCL_LIBRARY, &rank_ops, memory_available, workspace_bytes, open_cuda, close_cuda,
+    choices, alloc, free_memory, alloc_host, free_host, upload, download, clear, synchronize,
+    cuda_embedding_forward, cuda_embedding_backward, cuda_norm_forward, cuda_norm_backward,
+    cuda_matmul_forward, cuda_matmul_backward_input, cuda_matmul_backward_weight,
+    cuda_rotary_forward, cuda_rotary_backward, attention_forward, cuda_attention_backward,
+    cuda_activation_forward, cuda_activation_backward, cuda_add, cuda_classifier, cuda_sample, cuda_add_sum,
+    cuda_adamw, cuda_sum_of_squares, cuda_clip_scale, now_seconds, record_event, read_events, /* wait_until */ NULL
+};
 // clang-format on
