@@ -68,16 +68,14 @@ static void multiply_add(float* c, size_t ldc, Matrix a, const float* b, size_t 
 // ---- packing
 
 SIMD_INLINE void pack_rows_as(float* to, const void* x, size_t ld, int n, int HS, DType dt) {
-    int whole = HS / SIMD_FLOATS * SIMD_FLOATS, HSp = (int)padded(HS);
+    int HSp = (int)padded(HS);
     for (int r = 0; r < n; r++, to += HSp) {
         const char* row = (const char*)x + r * ld * dtype_bytes(dt);
         if (r + AHEAD < n)
             for (size_t byte = 0; byte < HS * dtype_bytes(dt); byte += 64)
                 __builtin_prefetch(row + AHEAD * ld * dtype_bytes(dt) + byte);
-        for (int c = 0; c < whole; c += SIMD_FLOATS) vf_store(to + c, vf_load_as(row + c * dtype_bytes(dt), dt));
-        if (whole == HSp) continue;
-        vf_store(to + whole, vf_load_part(row + whole * dtype_bytes(dt), HS - whole, dt));
-        for (int c = whole + SIMD_FLOATS; c < HSp; c += SIMD_FLOATS) vf_store(to + c, (vf){0});
+        FOR_VECTORS(c, lanes, 0, HS, vf_store(to + c, vf_get(row, c, lanes, dt)););
+        for (int c = ROUND_UP(HS, SIMD_FLOATS); c < HSp; c += SIMD_FLOATS) vf_store(to + c, (vf){0});
     }
 }
 

@@ -27,12 +27,8 @@ static inline size_t at(size_t row, int ld, int h, int HS) { return row * (size_
 enum { AHEAD = 8 };  // rows to fetch ahead: each lies in a page of its own, where the processor does not guess the next
 
 SIMD_INLINE void store_rows_as(void* to, size_t ld, const float* x, int n, int HS, float scale, DType dt) {
-    int whole = HS / SIMD_FLOATS * SIMD_FLOATS, HSp = (int)padded(HS);
-    for (int r = 0; r < n; r++, x += HSp) {
-        char* row = (char*)to + r * ld * dtype_bytes(dt);
-        for (int c = 0; c < whole; c += SIMD_FLOATS) vf_store_as(row + c * dtype_bytes(dt), vf_load(x + c) * scale, dt);
-        if (whole < HS) vf_store_part(row + whole * dtype_bytes(dt), vf_load(x + whole) * scale, HS - whole, dt);
-    }
+    for (size_t r = 0; r < (size_t)n; r++, x += padded(HS))
+        FOR_VECTORS(c, lanes, 0, HS, vf_put(to, r * ld + c, lanes, vf_load(x + c) * scale, dt););
 }
 
 static void store_rows(void* to, int ld, const float* x, int n, int HS, float scale, DType dt) {
@@ -388,11 +384,8 @@ static void dots_of_row(const void* job, size_t n, int thread) {
     for (int h = 0; h < a->NH; h++) {
         vf sum = (vf){0};
         size_t row = at(n, a->ldo, h, a->HS);
-        for (int c = 0; c < a->HS; c += SIMD_FLOATS) {
-            int count = MIN(SIMD_FLOATS, a->HS - c);
-            sum += vf_load_part(element(j->dout, row + c, j->dt), count, j->dt) *
-                   vf_load_part(element(j->out, row + c, j->dt), count, j->dt);
-        }
+        FOR_VECTORS(c, lanes, row, row + a->HS,
+                    sum += vf_get(j->dout, c, lanes, j->dt) * vf_get(j->out, c, lanes, j->dt););
         j->lse[h * (size_t)a->cu_q[a->n_docs] + n] = vf_sum(sum);
     }
 }

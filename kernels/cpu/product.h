@@ -193,28 +193,23 @@ static void pack_block_of_b(float* to, const Product* p, size_t n, size_t begin,
 
 // ---- writing out
 
-SIMD_INLINE void store_floats(void* p, vf x, size_t n, DType dt) {
-    if (n >= SIMD_FLOATS) vf_store_as(p, x, dt);
-    else vf_store_part(p, x, (int)n, dt);
-}
-
 SIMD_INLINE void write_row_as(const Product* p, const float* sums, size_t m, size_t n, DType dt) {
     for (int v = 0; v < NR && n < p->N; v += SIMD_FLOATS, n += SIMD_FLOATS) {
-        size_t at = m * p->ldo + n, left = p->N - n;
+        size_t at = m * p->ldo + n;
+        int lanes = (int)min(p->N - n, SIMD_FLOATS);
         vf x = vf_load(sums + v);
         if (p->scale != 1) x *= vf_set1(p->scale);
         if (p->add) {
-            float* to = (float*)p->out + at;
-            store_floats(to, load_floats(to, left, DT_F32) + x, left, DT_F32);
+            vf_put(p->out, at, lanes, vf_get(p->out, at, lanes, DT_F32) + x, DT_F32);
             continue;
         }
-        if (p->adds) x += load_floats(element(p->out, at, dt), left, dt);
-        if (p->bias) x += load_floats(element(p->bias, n, dt), left, dt);
-        if (p->pre) x *= vf_gelu_gradient(load_floats(element(p->pre, at, dt), left, dt));
-        store_floats((void*)element(p->out, at, dt), x, left, dt);
+        if (p->adds) x += vf_get(p->out, at, lanes, dt);
+        if (p->bias) x += vf_get(p->bias, n, lanes, dt);
+        if (p->pre) x *= vf_gelu_gradient(vf_get(p->pre, at, lanes, dt));
+        vf_put(p->out, at, lanes, x, dt);
         if (!p->gelu) continue;
         if (dt == DT_BF16) x = vf_from_bf16(vf_to_bf16(x));
-        store_floats((void*)element(p->gelu, at, dt), vf_gelu(x), left, dt);
+        vf_put(p->gelu, at, lanes, vf_gelu(x), dt);
     }
 }
 
