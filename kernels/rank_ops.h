@@ -5,18 +5,6 @@
 #include "kernels/kernels.h"
 #include "kernels/token_loss.h"
 
-// A row of documents on a group of ranks (kernels/comm/group_attention.h says who holds what), as plain arrays of all.
-typedef struct GroupRow {
-    int ring_size, ulysses_size, n_docs, n_chunks, NH, NKV, HS;
-    const int *cu, *chunk_border;    // (n_docs + 1) cu_seqlens; (n_docs, n_chunks + 1) borders in the document
-    const int *owner, *head_border;  // (n_chunks) ring ranks; (ulysses_size + 1) from 0 to NKV
-    double scale;
-} GroupRow;
-
-// The specification of what rings and heads compute forward: causal attention within each document, merged of the parts
-// that each rank sees, in the order in which they come. out (N,NH,HS) =, lse (NH,N) =; q (N,NH,HS), k and v (N,NKV,HS).
-void ring_attention(double* out, double* lse, const double* q, const double* k, const double* v, const GroupRow* g);
-
 // A matmul of kernels.h with a factor, on rows that are parts of wider ones, or added to what is there: an adapter's
 // (run/model/lora.h). Weights have no gaps between their rows.
 //   MATMUL_FORWARD   out (N,OC) = or +=  scale x (N,C) weight^T

@@ -20,6 +20,7 @@
 #include "plan/value/plan.h"
 #include "test/late_comm.h"
 #include "test/ranks.h"
+#include "test/ring_attention.h"
 #include "test/rounding.h"
 
 #ifndef TEST_DEVICE

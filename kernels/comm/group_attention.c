@@ -206,7 +206,7 @@ static Call open_call(Pass* x, const GroupAttention* ga) {
 // Ring rank a keeps its queries and lets the blocks of keys and values of all ring ranks come by: at step t it has the
 // block of ring rank x = a - t, and passes it on while it computes with it.
 //
-// Forward, ring_attention of kernels/cpu/reference_ranks.c is the specification. Here RankOps.attention_merge merges
+// Forward, ring_attention of test/ring_attention.h is the specification. Here RankOps.attention_merge merges
 // the part of a block, while the block travels on to ring rank a + 1.
 //
 // Backward, probabilities are exp(S - lse) with the merged lse, so each pair of chunks simply adds its share: dq stays
