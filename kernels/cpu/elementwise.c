@@ -139,8 +139,8 @@ SIMD_INLINE void scale_range(void* out, float a, const void* x, DType x_dt, size
     FOR_VECTORS(i, n, begin, end, vf_put(out, i, n, vf_get(x, i, n, x_dt) * a, dt););
 }
 
-typedef struct
-    Combination {  // out = a x + b y, or with y NULL out = a x, also of another type; a product by 1 is exact
+// A Combination is out = a x + b y, or with y NULL out = a x, also of another type. Products by 1 are exact.
+typedef struct Combination {
     void* out;
     const void *x, *y;
     float a, b;
