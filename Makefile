@@ -92,13 +92,14 @@ families := matmul attention norm elementwise loss sample
 sets     := generic $(if $(filter yes,$(ISAS)),avx2 avx512 avx512bf16)
 left_out := run/core_stubs.c $(if $(filter yes,$(MPI)),,kernels/comm/comm_mpi.c)
 searched := $(wildcard plan/search/*.c run/search/*.c)
+beside   := plan/search/% run/search/%
 plain    := $(filter-out $(left_out) $(searched),$(wildcard plan/*/*.c data/*.c run/*.c run/*/*.c kernels/*.c \
   $(patsubst %,kernels/%/*.c,comm table virtual))) $(patsubst %,kernels/cpu/%.c,backend team reference reference_ranks)
 objects  := $(plain:%.c=$(build)/%.o) $(foreach s,$(sets),$(families:%=$(build)/kernels/cpu/%.$(s).o)) \
   $(if $(filter yes,$(ISAS)),$(build)/kernels/cpu/attention_pairs.avx512bf16.o) \
   $(if $(filter yes,$(AMX)),$(patsubst %,$(build)/kernels/cpu/%.amx.o,matmul_amx attention_pairs)) \
-  $(patsubst %,$(build)/%.o,$(filter-out run/search/%,$(drawn)))
-searches := $(searched:%.c=$(build)/%.o) $(patsubst %,$(build)/%.o,$(filter run/search/%,$(drawn)))
+  $(patsubst %,$(build)/%.o,$(filter-out $(beside),$(drawn)))
+searches := $(searched:%.c=$(build)/%.o) $(patsubst %,$(build)/%.o,$(filter $(beside),$(drawn)))
 
 # The CUDA sources, which nvcc compiles, or a C++ compiler for the emulator.
 cuda_files := $(filter-out library cudnn_plan,$(patsubst kernels/cuda/%.cu,%,$(wildcard kernels/cuda/*.cu)))

@@ -22,7 +22,7 @@
 #include "dev/bench.h"
 #include "dev/bound_shares.h"
 #include "plan/base/disk.h"
-#include "plan/show/explain.h"
+#include "plan/search/explain.h"
 #include "plan/step/remap.h"
 #include "run/search/search.h"
 #include "test/checks.h"
@@ -146,7 +146,7 @@ static void play_all(Simulation* s) {
     arena_free(&arena);
 }
 
-// ---- the page of plan/show/explain.h about the first batch: what flex plans, beside all others
+// ---- the page of plan/search/explain.h about the first batch: what flex plans, beside all others
 
 // flex tells its searches only to whom it plans for.
 static void predict_chosen(const Simulation* s, const Tally* chosen, Shown* shown, Prediction* prediction,
@@ -256,6 +256,7 @@ int main(int argc, char** argv) {
     Simulation s;
     die_as.program = "simulate";
     if (argc > 1 && (!strcmp(argv[1], "layout") || !strcmp(argv[1], "what-if"))) return search_main(argc, argv);
+    if (argc > 1 && !strcmp(argv[1], "explain")) return explain_main(argc, argv);
     Options options = read_options(argc, argv);
     int played = 0;
     if (options.layout) return simulate_layout(&options), 0;

@@ -1,6 +1,7 @@
-// test_explain.c - the claims of plan/show/explain.h: the text says what was chosen and what was not, the page is one
+// test_explain.c - the claims of plan/search/explain.h: the text says what was chosen and what was not, the page is one
 // file whose numbers are those of the plan.
-#include "plan/show/explain.h"
+#include "plan/search/explain.h"
+#include "plan/show/page.h"
 #include "test/page_checks.h"
 #include "test/settings.h"
 

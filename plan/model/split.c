@@ -17,15 +17,6 @@ size_t shape_state_bytes(const Bucket* b, int zero, DType dt) {
            b->piece * (moments + master);
 }
 
-size_t shape_layer_activations(const Shape* shape, const ActNeeds* needs, const ActPlace* places, int l) {
-    size_t bytes = 0;
-    for (int i = 0; i < N_ACTS; i++) {
-        const ActPlace* place = &places[i * (shape->L + 1) + l];
-        if (place->is_own) bytes += place->bytes * (size_t)(place->slot ? MAX(needs->slots, 1) : 1);
-    }
-    return bytes;
-}
-
 Segment shape_segment(const Shape* shape, int i, int rank) {
     Segment segment = {.tensor = shape_tensor(shape, i)};
     const ParamTensor* t = &segment.tensor;

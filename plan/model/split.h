@@ -27,8 +27,6 @@ static inline int param_cut(ParamId id) {
 // Bytes that a rank always has of a bucket by a stage of ZeRO: weights, gradients, moments, and masters if weights are
 // bf16. Bytes in use for a layer come on top (run/model/zero.c).
 size_t shape_state_bytes(const Bucket* bucket, int zero, DType dt);
-// Bytes of the copies that layer l keeps for its backward pass, in all slots.
-size_t shape_layer_activations(const Shape* shape, const ActNeeds* needs, const ActPlace* places, int l);
 
 // The part of a tensor that `rank` owns: elements [first, first + n) of it, n = 0 for none, at `at` in the arrays of
 // owned elements.

@@ -5,12 +5,23 @@
 //   ask.c             the words of the command, and a run whose ranks need not exist
 //   layout.c          the search for one machine
 //   what_if.c ...     clusters beside each other, see what_if.h
+//   explain.c ...     what ./train --explain shows
 #pragma once
 #include "plan/search/layout_steps.h"
 #include "run/run.h"
 
 // Runs the program `simulate layout ...` or `simulate what-if ...`; argv[1] is that word. Returns its status.
 int search_main(int argc, char** argv);
+// explain.c: runs `simulate explain ...`, the trainer with --explain among its options, which shows what other planners
+// make of its next step. `./train --explain` goes on as this program. Returns its status.
+int explain_main(int argc, char** argv);
+int train_main(int argc, char** argv);  // main of train_gpt.cu
+
+// explain_layout.c: prints what every stage holds, and what a step should take. Collective.
+void explain_layout(Run* run);
+// Returns the bytes of a rank of stage s, before ranks are joined. copies: the number of like pipelines of this layout,
+// if states belong to all ranks (--strategies); moves are not in it. 0: all ranks run the layout.
+size_t run_memory_of(const Run* run, const Layout* layout, int copies, int s, int N);
 
 // layout.c: prints the answer to --layout, and as the last line how to use it. Returns 0, or -1 with words.
 int search_layout(Run* run, Err err);

@@ -8,7 +8,7 @@
 
 #include "data/runlog.h"
 #include "plan/base/disk.h"
-#include "plan/show/explain.h"
+#include "plan/show/page.h"
 #include "run/search/what_if.h"
 
 extern const char run_search_what_if_js[];

@@ -16,7 +16,8 @@
 
 // Finds the program beside this one: in a checkout, in a folder of a build, in that of a test, installed.
 static int find_program(char path[DISK_PATH], Err err) {
-    static const char* const places[] = {"build/simulate", "dev/simulate", "../dev/simulate", "ragged-simulate"};
+    static const char* const places[] = {"build/simulate", "dev/simulate", "../dev/simulate", "simulate",
+                                         "ragged-simulate"};
     char own[DISK_PATH] = "./train";
     ssize_t n = readlink("/proc/self/exe", own, sizeof own - 1);
     if (n > 0) own[n] = 0;
@@ -26,6 +27,22 @@ static int find_program(char path[DISK_PATH], Err err) {
         if (disk_join(path, own, places[i], err) == 0 && access(path, X_OK) == 0) return 0;
     return fail(err, "the search is a program of its own, build/simulate, which is not beside %s; try: make simulate",
                 own);
+}
+
+void (*run_explain)(Run* run);
+
+void run_hand_over(const Run* run) {
+    char program[DISK_PATH], err[ERR_BYTES];
+    size_t n = (size_t)run->argc;
+    if (run_explain || run->cluster->searches) return;
+    char** words = (char**)calloc(n + 2, sizeof *words);
+    if (!words) die("--explain: no memory for %zu words", n);
+    if (find_program(program, err)) die("--explain: %s", err);
+    words[0] = run->argv[0], words[1] = (char*)"explain";
+    memcpy(words + 2, run->argv + 1, (n - 1) * sizeof *words);
+    fflush(stdout);
+    execv(program, words);
+    die("--explain: cannot start %s: %s", program, strerror(errno));
 }
 
 // ---- the machine

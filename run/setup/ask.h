@@ -23,5 +23,10 @@ typedef struct SearchAnswer {
     char* line;              // holds these words; the caller frees it
 } SearchAnswer;
 
+// --explain: the plan in run->batch beside what other planners do, on the terminal and as a page; or what stages hold.
+// All ranks call it. NULL where this program is the trainer: there run_hand_over goes on as the other one.
+extern void (*run_explain)(Run* run);
+void run_hand_over(const Run* run);
+
 // Asks, and returns 0, or -1 with the words of the search, or of its failure.
 int run_ask_search(SearchAnswer* answer, const SearchQuestion* question, const Run* run, Err err);

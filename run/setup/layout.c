@@ -36,8 +36,7 @@ static int ask_layout(LayoutFile* file, Run* run, const Layout* otherwise) {
     return failed;
 }
 
-// Asks for the ms of a step of the layout at work; slow_rank computes at `pace` if that is above 0.
-static int ask_time(double* ms, const Run* run, int slow_rank, double pace, int tells, Err err) {
+int run_ask_time(double* ms, const Run* run, int slow_rank, double pace, int tells, Err err) {
     const Layout* layout = &run->model.ranks->layout;
     SearchAnswer a;
     size_t room = 2 * layout_print(layout, NULL, 0) + 4;
@@ -54,7 +53,7 @@ int run_layout_without(double ms[2], const Run* run, int rank, double pace, Comm
     SearchQuestion q = {.layout = "auto", .ranks = rest, .without = ", --tp, --pp, --zero,"};
     SearchAnswer a;
     char why[ERR_BYTES];
-    if (ask_time(&ms[0], run, rank, pace, 0, err)) return -1;
+    if (run_ask_time(&ms[0], run, rank, pace, 0, err)) return -1;
     ms[1] = INFINITY;
     if (run_ask_search(&a, &q, run, why)) return 0;  // nothing fits
     ms[1] = a.ms;
@@ -118,45 +117,4 @@ void run_settle_layout(Run* run) {
     if (layout_check(layout, &m->whole, m->world->size, err)) die("%s: %s", option, err);
     if (is_named) keep_layout(run);
     run->settled.tp = layout->tp, run->settled.pp = layout->stages;
-}
-
-// Prints the part of runs of like layers in a rank's bytes, and the rest: buffers, scratch, what all layers share.
-static void print_layers(Run* run, int s, size_t all) {
-    static LayerBytes bytes[MOST_LAYERS + 1];
-    const Layout* layout = &run->model.ranks->layout;
-    int first = layout_first(layout, s), end = layout_first(layout, s + 1), L = end - first;
-    double mib = 1 << 20, left = (double)all;
-    run_layer_bytes(bytes, run, layout, s, rank_capacity(&run->clock->limits, 0));
-    for (int l = first, n; l < end; l += n) {
-        const LayerLayout* row = &layout->layer[l];
-        const LayerBytes* each = &bytes[l - first];
-        n = layout_run(layout, l);
-        printf("  layers %d to %d, tp %d, zero %d, recompute %s: %d x (%.1f MiB of states, %.1f of activations)\n", l,
-               l + n - 1, row->tp, row->zero, recompute_names[row->recompute], n, (double)each->states / mib,
-               (double)each->activations / mib);
-        left -= n * (double)(each->states + each->activations);
-    }
-    if (bytes[L].states) printf("  embedding and classifier: %.1f MiB of states\n", (double)bytes[L].states / mib);
-    printf("  beside them: %.1f MiB\n", (left - (double)bytes[L].states) / mib);
-}
-
-void run_check_layout(Run* run) {
-    const Model* m = &run->model;
-    char text[LAYOUT_TEXT], err[ERR_BYTES];
-    double ms;
-    int ranks = m->world->size / m->stages;
-    size_t* bytes = (size_t*)run_ask_all(run, m->world, &run->books->memory_bytes, sizeof run->books->memory_bytes);
-    for (int s = 0; s < m->stages && m->world->rank == 0; s++) {
-        int first = layout_first(&m->ranks->layout, s), end = layout_first(&m->ranks->layout, s + 1);
-        size_t most = 0;
-        int slots = pipeline_slots(m->stages, s);
-        for (int r = 0; r < ranks; r++) most = MAX(most, bytes[s * ranks + r]);
-        printf("stage %d: ranks %d to %d, layers %d to %d, %.1f MiB a rank, %d round%s in flight\n", s, s * ranks,
-               (s + 1) * ranks - 1, first, end - 1, (double)most / (1 << 20), slots, slots > 1 ? "s" : "");
-        print_layers(run, s, bytes[s * ranks]);
-    }
-    free(bytes);
-    if (m->world->rank == 0 && ask_time(&ms, run, 0, 0, 1, err)) die("%s", err);
-    layout_print(&m->ranks->layout, text, sizeof text);
-    printf("a layout that --layout takes:\n%s", text);
 }

@@ -183,7 +183,7 @@ static void add_steps(MemoryPlan* plan, const Run* run, int N) {
     memory_add(plan, "file staging", (m->tp || m->ranks->owner ? 3 : 1) * largest_tensor(run) * sizeof(float), ON_HOST);
 }
 
-static MemoryPlan plan_rows(const Run* run, int N) {
+MemoryPlan run_plan_rows(const Run* run, int N) {
     const Model* m = &run->model;
     MemoryPlan plan = {.on_host = m->k->on_host};
     ModelNeeds needs = run_model_needs(run, N);
@@ -203,74 +203,6 @@ static MemoryPlan plan_rows(const Run* run, int N) {
     return plan;
 }
 
-// ---- the table of a rank of any layout
-
-// A copy of a run, which shares nothing that is changed here with the live one.
-typedef struct ModelPart {
-    RunView view;
-    Comm tp, data;
-    Model owner;
-    ModelRanks owner_ranks;
-} ModelPart;
-
-// Returns the run as rank `rank` of a group that runs stage s of a layout.
-static const Run* part_of(ModelPart* part, const Run* run, const Layout* layout, int copies, int s, int rank) {
-    run_view(&part->view, run);
-    Model* m = &part->view.run.model;
-    part->tp = (Comm){.size = layout->tp, .rank = rank};
-    part->data = (Comm){.size = copies ? copies : m->world->size / (layout->tp * layout->stages)};
-    if (copies) {
-        strategies_own(&part->owner, &part->owner_ranks, &run->model);
-        m->ranks->owner = &part->owner, m->ranks->zero.holds = ZERO_IN_USE;
-    }
-    m->tp = layout->tp > 1 ? &part->tp : NULL;
-    m->comm = &part->data;
-    m->ranks->layout = *layout;
-    run_divide_model(&part->view.run, s);
-    return &part->view.run;
-}
-
-size_t run_memory_of(const Run* run, const Layout* layout, int copies, int s, int N) {
-    static ModelPart part;
-    uint64_t measured = 0;
-    size_t most = 0;
-    for (int rank = 0; rank < layout->tp; rank++) {
-        const Run* as = part_of(&part, run, layout, copies, s, rank);
-        const Shape* of = &as->model.shape;
-        // Ranks of a group with equal parts need equal numbers of bytes.
-        int own[] = {of->heads, of->kv_heads, of->hidden, of->vocab_rows};
-        uint64_t hash = hash_bytes(own, sizeof own, 0);
-        if (of->units) hash = hash_bytes(of->units, sizeof *of->units * (size_t)of->L, hash);
-        if (rank > 0 && hash == measured) continue;
-        measured = hash;
-        most = MAX(most, plan_rows(as, N).total);
-    }
-    return most;
-}
-
-void run_layer_bytes(LayerBytes* bytes, const Run* run, const Layout* layout, int s, int N) {
-    static ModelPart part;
-    const Run* as = part_of(&part, run, layout, 0, s, 0);
-    const Shape* shape = &as->model.shape;
-    Shape base = shape_base(shape);
-    ModelNeeds needs = run_model_needs(as, N);
-    ActPlace* places = (ActPlace*)calloc((size_t)N_ACTS * ((size_t)shape->L + 1), sizeof *places);
-    if (!places) die("no memory for the places of %d layers", shape->L);
-    shape_activations(&needs.shape, &needs.acts, places);
-    for (int b = 0; b <= shape->L + 1; b++) {
-        Bucket bucket = shape_bucket(shape, b);
-        int zero = zero_stage_of(&as->model, b);
-        size_t states = shape_state_bytes(&bucket, zero, as->model.dt);
-        Bucket frozen = shape->lora.is_all ? shape_bucket(&base, b) : (Bucket){0, 0, 0, 0};
-        states += (zero > 2 ? frozen.piece : frozen.elems) * dtype_bytes(as->model.dt);
-        int ends = b == 0 || b > shape->L;
-        bytes[ends ? shape->L : b - 1].states = states + (b > shape->L ? bytes[shape->L].states : 0);
-        bytes[ends ? shape->L : b - 1].activations =
-            ends ? 0 : shape_layer_activations(&needs.shape, &needs.acts, places, b - 1);
-    }
-    free(places);
-}
-
 // ---- how long rows are
 
 // Returns the longest row that is worth its memory and fits, on a CPU in half of the available memory, which others
@@ -285,7 +217,7 @@ static int longest_row(const Run* run) {
     if (run->model.k->on_host) room /= 2;
     else most = MAX(most, 2 * MIN(CEIL_DIV(c->batch_tokens, ranks), 16384));
     int N = MAX(MIN(c->batch_tokens, most), c->context);
-    while (N / 2 >= least && plan_rows(run, N).total > room) N /= 2;
+    while (N / 2 >= least && run_plan_rows(run, N).total > room) N /= 2;
     return N;
 }
 
@@ -386,13 +318,13 @@ static void add_copy(MemoryPlan* plan, const Run* run) {
 static MemoryPlan plan_with_cache(Run* run, int N) {
     Cluster* x = run->cluster;
     const Model* m = &run->model;
-    if (!run->config.rollouts) return plan_rows(run, N);
+    if (!run->config.rollouts) return run_plan_rows(run, N);
     Prompts prompts = rollouts_look(run);
     int64_t all = CEIL_DIV(prompts.n, rollouts_turns(run)) * run->config.answers;
     int least = -(int)run_most(run, m->world, -N), most = (int)MIN(all, (int64_t)MIN(least, (int)MOST_ANSWERS));
     for (x->answers = most;; x->answers = CEIL_DIV(x->answers, 2)) {
         rollouts_size(x, &prompts, &run->config);
-        MemoryPlan plan = plan_rows(run, N);
+        MemoryPlan plan = run_plan_rows(run, N);
         int fits = x->answers == 1 || plan.total <= x->available.bytes / 2;
         if (run_most(run, m->world, !fits) == 0) return plan;
     }
@@ -410,7 +342,7 @@ MemoryPlan run_plan_job_memory(Run* run) {
     MemoryPlan plan = plan_with_cache(run, N);
     if (plan.total > x->available.bytes) {  // perhaps a faster way took what is missing
         x->most_scratch = 1;
-        plan = plan_rows(run, N);
+        plan = run_plan_rows(run, N);
     }
     add_copy(&plan, run);
     run->books->memory_bytes = plan.total;

@@ -55,20 +55,13 @@ void run_settle_layout(Run* run);
 // Asks the search, on rank 0, for the ms of a step: ms[0] of the layout at work with `rank` at this pace, ms[1] of the
 // best one on the ranks of `rest`, which need not be open; infinite: none fits. Returns 0, or -1 with a message.
 int run_layout_without(double ms[2], const Run* run, int rank, double pace, Comm* rest, Err err);
-void run_check_layout(Run* run);  // --explain layout: prints what every stage holds, and what a step should take
+// Asks for the ms of a step of the layout at work; slow_rank computes at `pace` if that is above 0.
+int run_ask_time(double* ms, const Run* run, int slow_rank, double pace, int tells, Err err);
 
 // ---- setup/memory.c: the memory table, a function of a run and of N tokens a row
 
 ModelNeeds run_model_needs(const Run* run, int N);
-// Returns the bytes of a rank of stage s, before ranks are joined. copies: the number of like pipelines of this layout,
-// if states belong to all ranks (--strategies); moves are not in it. 0: all ranks run the layout.
-size_t run_memory_of(const Run* run, const Layout* layout, int copies, int s, int N);
-// The part of it that is one layer's: weights, gradients and optimizer state; what it keeps for its backward pass, of
-// all rounds in flight. bytes (layers of stage s + 1): the last is of embedding and classifier.
-typedef struct LayerBytes {
-    size_t states, activations;
-} LayerBytes;
-void run_layer_bytes(LayerBytes* bytes, const Run* run, const Layout* layout, int s, int N);
+MemoryPlan run_plan_rows(const Run* run, int N);  // the table of this rank, with rows of N tokens
 // Places the activations of each layer in m->acts, by run_capacity, when memory is taken.
 void run_carve_activations(Run* run);
 void run_carve_work(Run* run, const MemoryPlan* plan);  // places the work of slow ranks

@@ -17,6 +17,7 @@
 #include "run/step/labels.h"
 #include "run/files/adapter.h"
 #include "run/files/chats.h"
+#include "run/setup/ask.h"
 #include "run/setup/setup.h"
 
 // ---- the command that started this program, up to its options, for a person to paste
@@ -81,12 +82,9 @@ static const char* use_of(const Config* c) {
     const struct {
         const char* option;
         int is_asked;
-    } uses[] = {{"--eval", c->eval || c->eval_choices},
-                {"--score", c->score != NULL},
-                {"--rollouts", c->rollouts != NULL},
-                {"--sample", c->sample != NULL},
-                {"--chat", c->chat},
-                {"--merge", c->merge != NULL}};
+    } uses[] = {
+        {"--eval", c->eval || c->eval_choices}, {"--score", c->score != NULL}, {"--rollouts", c->rollouts != NULL},
+        {"--sample", c->sample != NULL},        {"--chat", c->chat},           {"--merge", c->merge != NULL}};
     const char* use = NULL;
     for (int i = 0; i < COUNT(uses); i++) {
         if (uses[i].is_asked && use) die("%s and %s: expected one of them, found both", use, uses[i].option);
@@ -106,6 +104,7 @@ void run_read_options(Run* run) {
     take_threads(c);
     find_command(run, run->argc ? run->argv[0] : "./train");
     if (c->help) config_help(stdout, c->help), end_output(), exit(0);
+    if (c->explain || c->check_layout) run_hand_over(run);
     if (c->twice && run->cluster->identity.rank == 0)
         warn("%s stands there twice and the last one counts; name all paths behind one: %s A B", c->twice, c->twice);
     if (c->what_if && !config_was_given(c, "--device")) c->device = "virtual";

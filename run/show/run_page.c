@@ -10,7 +10,7 @@
 
 #include "data/json.h"
 #include "plan/base/disk.h"
-#include "plan/show/explain.h"
+#include "plan/show/page.h"
 #include "plan/base/terminal.h"
 
 extern const char run_show_run_page_css[], run_show_run_page_js[];

@@ -16,6 +16,3 @@ Comm run_sent(const Run* run);  // bytes and waiting of this rank in all its Com
 void run_end_record(Run* run);
 // At the end: how far it came and what to do next; with --verbose also memory, planning and bytes. All ranks call it.
 void run_print_end(Run* run);
-// --explain: the plan in run->batch beside what other planners do, on the terminal and as a page. On rank 0.
-void run_explain(const Run* run);
-void run_check_strategies(Run* run);  // --explain layout with --strategies: what each stage of each pipeline holds

@@ -16,6 +16,7 @@
 #include "run/strategies/strategies.h"
 #include "run/slow/balance.h"
 #include "run/files/saving.h"
+#include "run/setup/ask.h"
 #include "run/setup/setup.h"
 #include "run/show/show.h"
 #include "run/step/probe.h"
@@ -139,7 +140,7 @@ static void plan_only(Run* run) {
     ahead_plan_now(run, balance_state_hash(run));
     run_next_batch(run);
     if (run->config.dump_grads) run_dump(run);
-    else if (run->model.world->rank == 0) run_explain(run);
+    else run_explain(run);
 }
 
 // ---- before training, or other work
@@ -153,7 +154,7 @@ static void sample_only(Run* run) {
 static void choose_work(Run* run) {
     const Config* c = &run->config;
     if (c->explain || c->dump_grads) run->instead = plan_only;
-    if (c->check_layout) run->instead = run->strategies ? run_check_strategies : run_check_layout;
+    if (c->check_layout) run->instead = run_explain;
     if (c->probe) run->instead = run_probe;
     if (c->eval_choices) run->instead = run_choices;
     if (c->eval) run->instead = run_eval;

@@ -1,7 +1,7 @@
 // explain.c - --explain: the plan of a step beside what other planners do with the same documents, all played in the
 // same cost model; with --strategies which of them the step takes; with a pipeline what every stage does.
 #define _GNU_SOURCE  // getline
-#include "plan/show/explain.h"
+#include "plan/search/explain.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -11,9 +11,11 @@
 
 #include "plan/base/disk.h"
 #include "plan/published/published.h"
-#include "run/strategies/strategies.h"
+#include "run/search/search.h"
+#include "run/setup/ask.h"
 #include "run/setup/setup.h"
 #include "run/show/show.h"
+#include "run/strategies/strategies.h"
 
 // ---- the plan, and those of other planners
 
@@ -167,41 +169,6 @@ static void explain_strategies(const Run* run) {
     arena_free(&arena);
 }
 
-// bytes (ranks): of what a rank holds under this strategy. `first`: of its ranks.
-static void print_group(const Run* run, const PipelineGroup* g, int first, const size_t* bytes) {
-    Layout layout = strategies_layout(run, g);
-    int ranks = g->copies * g->tp;
-    for (int s = 0; s < g->pp; s++, first += ranks) {
-        int begin = layout_first(&layout, s), end = layout_first(&layout, s + 1);
-        size_t most = 0;
-        for (int r = first; r < first + ranks; r++) most = MAX(most, bytes[r]);
-        printf("  %dxtp%dpp%d stage %d: ranks %d to %d, layers %d to %d, %.1f MiB a rank, %d rounds in flight\n",
-               g->copies, g->tp, g->pp, s, first, first + ranks - 1, begin, end - 1, (double)most / (1 << 20),
-               pipeline_slots(g->pp, s));
-        for (int l = begin, n; l < end; l += n) {
-            const LayerLayout* row = &layout.layer[l];
-            n = layout_run(&layout, l);
-            printf("    layers %d to %d: zero %d, recompute %s\n", l, l + n - 1, g->copies > 1 ? row->zero : 1,
-                   recompute_names[row->recompute]);
-        }
-    }
-}
-
-void run_check_strategies(Run* run) {
-    const Strategies* x = run->strategies;
-    Comm* world = run->model.world;
-    size_t table = run->books->memory_bytes;
-    for (int s = 0; s < x->list.n; s++) {
-        const RankStrategy* strategy = &x->list.strategy[s];
-        size_t own = run_plan_job_memory(x->as[s]).total, *bytes = (size_t*)run_ask_all(run, world, &own, sizeof own);
-        printf("strategy %s\n", x->name[s]);
-        for (int g = 0, first = 0; g < strategy->n; first += group_ranks(&strategy->group[g++]))
-            print_group(run, &strategy->group[g], first, bytes);
-        free(bytes);
-    }
-    printf("of what each entry of the memory table needs most, together: %.1f MiB\n", (double)table / (1 << 20));
-}
-
 // ---- stages of a pipeline
 
 // The line of the last step in the log of the run's directory that had as many stages and was measured; NULL: none.
@@ -234,7 +201,7 @@ static void write_page(const Run* run, const Explained* x) {
     say(stdout, "the same with timelines: %s", path);
 }
 
-void run_explain(const Run* run) {
+static void explain_plan(const Run* run) {
     static Stage stage;
     char title[256], documents[96], ranks[64], of_trees[80] = "", words[160];
     const Batch* b = &run->batch;
@@ -266,4 +233,16 @@ void run_explain(const Run* run) {
     write_page(run, &x);
     free(logged);
     arena_free(&stage.arena);
+}
+
+static void explain(Run* run) {
+    if (run->config.check_layout) explain_layout(run);
+    else if (run->model.world->rank == 0) explain_plan(run);
+}
+
+int explain_main(int argc, char** argv) {
+    argv[1] = argv[0];
+    die_as.program = NULL;
+    run_explain = explain;
+    return train_main(argc - 1, argv + 1);
 }

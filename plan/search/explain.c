@@ -1,6 +1,6 @@
 // explain.c - prints a plan as text: what runs where, the parts of its time, its distance to the bound, the searches
 // that found worse plans, and other planners' plans for the same documents.
-#include "plan/show/explain.h"
+#include "plan/search/explain.h"
 
 #include "plan/base/terminal.h"
 
