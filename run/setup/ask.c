@@ -25,7 +25,7 @@ static int find_program(char path[DISK_PATH], Err err) {
     if (name) *name = 0;
     for (int i = 0; i < COUNT(places); i++)
         if (disk_join(path, own, places[i], err) == 0 && access(path, X_OK) == 0) return 0;
-    return fail(err, "the search is a program of its own, build/simulate, which is not beside %s; try: make simulate",
+    return fail(err, "build/simulate, the program that searches and explains, is not beside %s; try: make simulate",
                 own);
 }
 
