@@ -1,5 +1,6 @@
 // fuzz_json.c - any bytes to the JSON reader; whatever it accepts must lie inside the text, nest properly and convert.
 // And as config.json, state.json and a question of --eval: a shape, a state and endings that make sense, or a message.
+#include <math.h>
 #include <stdlib.h>
 
 #include "data/choices.h"
