@@ -1,4 +1,4 @@
-// page_checks.h - for tests of pages (plan/show/explain.h): what stands in a page, and what holds for all.
+// page_checks.h - for tests of pages (plan/show/page.h): what stands in a page, and what holds for all.
 #pragma once
 #include "data/json.h"
 #include "plan/base/base.h"

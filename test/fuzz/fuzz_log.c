@@ -5,7 +5,7 @@
 
 #include "data/json.h"
 #include "plan/base/base.h"
-#include "plan/show/explain.h"
+#include "plan/show/page.h"
 #include "run/show/run_page.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
