@@ -133,7 +133,7 @@ static int read_adapters(Shape* shape, const JsonValue* root, Err err) {
     if (json_double(json_get(root, "lora_alpha"), &alpha) || !(alpha > 0 && alpha <= 1e6))
         return fail(err, ADAPTER_CONFIG ": expected lora_alpha above 0 and at most 1e6");
     if (read_targets(shape, json_get(root, "target_modules"), err)) return -1;
-    shape->lora = (Lora){(int)rank, alpha / (double)rank, 1};
+    shape->lora = (Lora){(int)rank, 1, alpha / (double)rank};
     return 0;
 }
 

@@ -6,6 +6,7 @@
 
 #include "data/json.h"
 #include "data/sampler_join.h"
+#include "plan/base/sort.h"
 
 Config run_settled_config(const Run* run) {
     Config c = run->config;

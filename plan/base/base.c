@@ -47,16 +47,6 @@ void die_at(const char* file, int line, const char* format, ...) {
     end_with(place, format, args);
 }
 
-void warn(const char* format, ...) {
-    va_list args;
-    fflush(stdout);
-    fputs("train: warning: ", stderr);
-    va_start(args, format);
-    say_list(stderr, format, args);
-    va_end(args);
-    fputc('\n', stderr);
-}
-
 int fail(Err err, const char* format, ...) {
     va_list args;
     va_start(args, format);
@@ -136,13 +126,6 @@ uint64_t hash_bytes(const void* bytes, size_t n, uint64_t seed) {
     for (size_t i = 0; i < n; i++) tail |= (uint64_t)p[i] << 8 * i;
     return hash64(h ^ tail);
 }
-
-static int ascending(const void* a, const void* b) {
-    double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
-
-void sort_doubles(double* x, size_t n) { qsort(x, n, sizeof *x, ascending); }
 
 double now_seconds(void) {
     struct timespec t;

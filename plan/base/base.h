@@ -166,6 +166,4 @@ static inline double random_normal(uint64_t seed, uint64_t index) {
     return random_normals(&value, seed, index, 1), value;
 }
 
-void sort_doubles(double* x, size_t n);  // ascending
-
 double now_seconds(void);  // monotonic

@@ -25,6 +25,16 @@ void say_part(FILE* out, const char* format, ...) {
     va_end(args);
 }
 
+void warn(const char* format, ...) {
+    va_list args;
+    fflush(stdout);
+    fputs("train: warning: ", stderr);
+    va_start(args, format);
+    say_list(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+}
+
 #ifdef __GLIBC__  // other libraries keep their stdout
 // The line being written: its columns so far, the indent of its continuation, and if a control sequence is open.
 static struct {

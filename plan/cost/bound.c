@@ -10,6 +10,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "plan/base/sort.h"
+
 // Fixed share of L3 per micro-batch from which on whole micro-batches are looked at.
 static const double dear_micro_batch = 0.005;
 

@@ -6,6 +6,8 @@
 
 #include <math.h>
 
+#include "plan/base/sort.h"
+
 static const double LAMBDA = 0.95;  // a step's weight along one direction halves after 14 others
 // Variances before the first step, in units of a step's own noise, which is some 5 %: all scales may be off together by
 // a factor of about 3, and each by about a half on top.

@@ -53,12 +53,6 @@ Shape shape_whole(Shape s) {
     return s;
 }
 
-Shape shape_base(const Shape* shape) {
-    Shape base = *shape;
-    base.features &= ~HAS_LORA, base.lora = (Lora){0};
-    return base;
-}
-
 // ---- parameters
 
 Runs shape_runs(const Shape* s, Axis axis) {
@@ -175,8 +169,7 @@ size_t shape_param_elems(const Shape* shape) {
 size_t shape_param_count(const Shape* shape) {
     size_t count = 0;
     for (int i = 0; i < shape_tensors(shape); i++) count += shape_tensor(shape, i).elems;
-    int tables = exists(shape, WTE) + exists(shape, HEADW);
-    return count - (size_t)(shape->Vp - shape->V) * shape->C * (size_t)tables;
+    return count - (size_t)(shape->Vp - shape->V) * shape->C * (size_t)(exists(shape, WTE) + exists(shape, HEADW));
 }
 
 void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t seed, size_t first, size_t n,
@@ -189,10 +182,9 @@ void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t se
     int has_padding = param_table[tensor->id].rows == VOCABULARY;  // padding rows stay zero
     size_t used = has_padding ? (size_t)shape->V * shape->C : tensor->elems;
     int is_random = init == INIT_NORMAL || init == INIT_RESIDUAL;
-    for (size_t i = first; i < first + n && init == INIT_UNIFORM; i++)
-        value[i] = (float)((2 * random_uniform(tensor_seed, i) - 1) / sqrt(tensor->cols));
-    if (init == INIT_UNIFORM) return;
-    for (size_t i = first; i < first + n && !is_random; i++) value[i] = init == INIT_ONE;
+    for (size_t i = first; i < first + n && !is_random; i++)
+        value[i] = init != INIT_UNIFORM ? init == INIT_ONE
+                                        : (float)((2 * random_uniform(tensor_seed, i) - 1) / sqrt(tensor->cols));
     for (size_t i = first, m; i < first + n && is_random; i += m) {
         double normal[512];
         m = MIN((size_t)COUNT(normal), first + n - i);
@@ -242,13 +234,6 @@ static LayerUnits units_of(const Shape* shape, const ActNeeds* needs, int l) {
     return u;
 }
 
-// Returns the most rows of an A.
-static size_t lora_rows(const Shape* s) {
-    int attention = s->features & HAS_LORA_ATTENTION ? runs_sum(shape_runs(s, LORA_QKV)) : 0;
-    int mlp = s->features & HAS_LORA_MLP ? runs_sum(shape_runs(s, LORA_FC)) : 0;
-    return (size_t)MAX(attention, mlp);
-}
-
 // Each of R ranks of a tensor-parallel group has n = ceil(N / R) tokens outside attention and MLP. Inside it sees all N
 // tokens in attention, and `cut` tokens, those of the T ranks that cut the layer, elsewhere. A stage without the
 // model's end has none of its activations; its stream's gradient comes where that was sent from.
@@ -262,7 +247,8 @@ static ActEntry act_entry(const Shape* shape, const ActNeeds* needs, ActId id, i
            cache = (size_t)needs->sampling * (q + 2 * kv) + (size_t)needs->answering * 2 * kv,
            logits = MAX(chunk * (size_t)MAX(shape->vocab_rows, 1), (size_t)needs->sampled * needs->gathered);
     // Where GELU is a part of the matmuls around it, its gradient never exists apart.
-    size_t d_norm = MAX(MAX(N * C, N * q), shape_fuses_gelu(shape) ? 0 : hidden), lora = lora_rows(shape);
+    size_t d_norm = MAX(MAX(N * C, N * q), shape_fuses_gelu(shape) ? 0 : hidden);
+    size_t lora = (size_t)(MOST_RUNS * shape->lora.rank);  // rows of an A, at most
     if (R > (size_t)shape->NKV) kv_sent = R / T + 1;  // each rank gets a key/value head; sums of copies
     int training = needs->training, mean = shape_has(shape, HAS_NORM_BIAS), raw = shape_has(shape, HAS_QK_NORM),
         end = !shape->no_head, group = needs->tp > 1, unlike = shape->units != NULL;

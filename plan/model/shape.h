@@ -17,10 +17,7 @@ enum {
     HAS_LINEAR_BIAS = 8,  // biases of the other linears
     HAS_QK_NORM = 16,     // an RMSNorm of every head of queries and keys
     HAS_HEAD = 32,        // a classifier of its own; without it wte is one
-    // Adapters beside the linears of a sublayer (Hu et al. 2021, "LoRA"); see Shape.lora.
-    HAS_LORA_ATTENTION = 64,
-    HAS_LORA_MLP = 128,
-    HAS_LORA = HAS_LORA_ATTENTION | HAS_LORA_MLP,
+    HAS_LORA_ATTENTION = 64, HAS_LORA_MLP = 128, HAS_LORA = 192,  // adapters beside a sublayer's linears: see Lora
 };
 
 typedef struct ArchEntry {
@@ -42,11 +39,11 @@ typedef struct RopeScaling {
 } RopeScaling;
 
 // Adapters make y = x W^T + scale (x A^T) B^T of y = x W^T: A (rank, K) and B (OC, rank) learn, W does not. The parts
-// of a linear that Hugging Face has apart (queries, keys, values; gate, up) have an A and a B each.
+// of a linear that Hugging Face has apart (queries, keys, values; gate, up) have an A and a B each. A model with
+// adapters is two shapes of the same sizes: one has these alone as tensors, the other (shape_base) the frozen ones.
 typedef struct Lora {
-    int rank;      // 0: none
-    double scale;  // alpha / rank
-    int is_all;    // the adapters are all tensors of this shape
+    int rank, is_all;  // rank 0: none; is_all: the adapters are all tensors of this shape
+    double scale;      // alpha / rank
 } Lora;
 
 // The units of a layer on a rank, as in Shape, if fewer ranks cut the layer than its group has. core_kv_heads are the
@@ -67,8 +64,6 @@ typedef struct Shape {
     double eps;       // eps of norms
     double theta;     // base of rotary positions
     RopeScaling scaling;
-    // A model with adapters is two shapes that share all sizes: the base, without the features of HAS_LORA, has the
-    // tensors of the model, frozen; the other has lora.is_all, and the adapters alone as tensors.
     Lora lora;
     int shards;  // ranks that the parameters are divided among: 1 at first, see Bucket
     // A rank of a tensor-parallel group has these units (plan/model/split.h); a rank alone has NH, NKV, U, 0 and Vp.
@@ -86,9 +81,7 @@ static inline int shape_has(const Shape* s, int features) { return (s->features 
 static inline ActFunction shape_act(const Shape* s) { return arch_table[s->arch].act; }
 // Query heads of a key/value head of this rank; with more ranks than key/value heads, some of them.
 static inline int shape_queries(const Shape* s) { return s->kv_heads ? s->heads / s->kv_heads : s->NH / s->NKV; }
-// Returns the frozen model beside a shape of adapters; any other shape itself.
-Shape shape_base(const Shape* s);
-// Returns 1 if GELU is a part of the matmuls beside it. An adapter stands between a matmul and what follows it.
+// Returns 1 if GELU is a part of the matmuls beside it: no adapter stands between.
 static inline int shape_fuses_gelu(const Shape* s) { return shape_act(s) == ACT_GELU && !(s->features & HAS_LORA_MLP); }
 // Returns heads, kv_heads, hidden and shards of layer l.
 static inline LayerUnits shape_units(const Shape* s, int l) {

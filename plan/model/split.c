@@ -1,6 +1,12 @@
 // split.c - see split.h. A rank has a range of every run of a cut tensor's rows, or of the columns of every row.
 #include "plan/model/split.h"
 
+Shape shape_base(const Shape* shape) {
+    Shape base = *shape;
+    base.features &= ~HAS_LORA, base.lora = (Lora){0};
+    return base;
+}
+
 Shape shape_stage(const Shape* shape, int first, int end) {
     Shape s = *shape;
     s.first_layer = shape->first_layer + first;

@@ -14,6 +14,8 @@
 
 // ---- stages, pieces, work
 
+// Returns the frozen model beside a shape of adapters; any other shape itself.
+Shape shape_base(const Shape* shape);
 // Returns the stage of layers [first, end) of a model, or of a tensor-parallel rank's part of one.
 Shape shape_stage(const Shape* shape, int first, int end);
 // Counts the vocabulary ids of this shape's rows, without padding.

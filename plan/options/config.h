@@ -26,13 +26,11 @@ typedef struct Config {
     int batch_tokens;
     double lr;
     const char *schedule, *optimizer;
-    int warmup;
-    double min_lr, weight_decay, beta1, beta2, momentum, clip;
+    int warmup, lora_rank;  // lora_rank 0: all weights learn
+    double min_lr, weight_decay, beta1, beta2, momentum, clip, lora_alpha;
+    const char *lora_on, *lora_dropout, *lora_base, *merge;
     const char* loss;
     double beta, clip_low, clip_high, kl;
-    int lora_rank;  // 0: all weights learn
-    double lora_alpha;
-    const char *lora_on, *lora_dropout, *lora_base, *merge;
     int64_t seed;
     // rhythm
     int eval_every, eval_tokens, sample_every, save_every, keep;  // save_every < 0: seconds
@@ -90,8 +88,6 @@ int config_settle(Config* config, int tokenizer_vocab, Err err);
 
 // The model that the options describe, once they are complete; the base of adapters.
 Shape config_shape(const Config* config);
-// Returns the adapters that --lora puts beside a base; the base itself without that option.
-Shape config_adapters(const Config* config, Shape base);
 
 // ---- the rows of the table, for the parser, help, and what a checkpoint keeps
 

@@ -101,15 +101,6 @@ Shape config_shape(const Config* c) {
     return shape_whole(s);
 }
 
-Shape config_adapters(const Config* c, Shape base) {
-    static const int features[] = {HAS_LORA, HAS_LORA_ATTENTION, HAS_LORA_MLP};
-    if (c->lora_rank == 0) return base;
-    double alpha = c->lora_alpha > 0 ? c->lora_alpha : 2.0 * c->lora_rank;
-    base.features |= features[config_choice(c, "--lora on")];
-    base.lora = (Lora){c->lora_rank, alpha / c->lora_rank, 1};
-    return base;
-}
-
 // The defaults of training for at most `parameters`. From 50M on they are those of Brown et al. 2020, table 2.1 (batch)
 // and appendix B (a linear warm-up over the first 375M tokens). The first row suits this program's own tiny models, the
 // second is a step between. A tiny model's evaluation on more tokens takes longer than it is worth.

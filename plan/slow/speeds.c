@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "plan/base/sort.h"
 #include "plan/base/words.h"
 
 static const double jump_above = 1.3;      // times the usual, or below its inverse

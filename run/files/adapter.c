@@ -52,10 +52,20 @@ DType adapter_merge_dtype(const Run* run) {
     return dt;
 }
 
+// Returns the adapters that --lora puts beside a base; the base itself without that option.
+static Shape asked_adapters(const Config* c, Shape base) {
+    static const int features[] = {HAS_LORA, HAS_LORA_ATTENTION, HAS_LORA_MLP};
+    if (c->lora_rank == 0) return base;
+    double alpha = c->lora_alpha > 0 ? c->lora_alpha : 2.0 * c->lora_rank;
+    base.features |= features[config_choice(c, "--lora on")];
+    base.lora = (Lora){c->lora_rank, 1, alpha / c->lora_rank};
+    return base;
+}
+
 Shape adapter_shape(const Run* run, Shape base) {
     char err[ERR_BYTES];
     size_t n = 0;
-    if (!run->books->start_from[0] || !has_adapter(run)) return config_adapters(&run->config, base);
+    if (!run->books->start_from[0] || !has_adapter(run)) return asked_adapters(&run->config, base);
     char* text = read_config(run, &n);
     if (lora_config_parse(&base, text, n, err)) die("%s/%s", run->books->start_from, err);
     free(text);

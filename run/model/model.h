@@ -53,9 +53,7 @@ typedef enum ModelArray {
     MODEL_GRADS_BF16,      // many ranks
     MODEL_M,               // fp32, owned: moments
     MODEL_V,
-    MODEL_FROZEN,          // dt, beside adapters: run/model/lora.h
-    MODEL_FROZEN_IN_USE,   // dt; many ranks
-    MODEL_UNREAD,          // fp32: gradients of a frozen norm
+    MODEL_FROZEN, MODEL_FROZEN_IN_USE, MODEL_UNREAD,  // beside adapters: lora.h
     N_MODEL_ARRAYS
 } ModelArray;
 
