@@ -47,8 +47,8 @@ void lora_open(Model* m) {
         ParamId id = (ParamId)(i % N_PARAMS);
         if (param_is_adapter(id)) continue;
         m->param_places[i] = f->model.param_places[i];
-        if (!param_is_matrix(id) && m->param_places[i].cols > 0)
-            m->param_places[i].grads = (float*)m->array[MODEL_UNREAD];
+        int is_norm = !param_is_matrix(id) && !(param_table[id].needs & (HAS_QKV_BIAS | HAS_LINEAR_BIAS));
+        if (is_norm && m->param_places[i].cols > 0) m->param_places[i].grads = (float*)m->array[MODEL_UNREAD];
     }
     m->ranks->frozen = &f->model;
 }
