@@ -407,8 +407,9 @@ CLAIM(rows_are_as_long_as_a_search_says) {
 
 CLAIM(without_the_program_that_searches_there_is_no_search) {
     CHECK_SH(0, "mkdir -p $W/alone && cp ${P%% *} $W/alone/train");
-    CHECK_REFUSED("build/simulate, which is not beside & make simulate",
+    CHECK_REFUSED("--layout: build/simulate & is not beside & make simulate",
                   "$W/alone/train " TINY "--ranks 2 --layout auto --memory 1G");
+    CHECK_REFUSED("--explain: build/simulate & is not beside", "$W/alone/train " TINY "--explain");
 }
 
 int main(int argc, char** argv) {
