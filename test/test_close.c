@@ -34,27 +34,24 @@ CLAIM(a_rank_that_dies_costs_the_steps_since_the_last_copy_and_no_bit) {
     CHECK_STRING(loss_hash(), hash);
 }
 
-// Ranks of one process are there before copies are looked for.
-CLAIM(forked_ranks_keep_copies_too) {
-    CHECK(sh(DIES "$P %s", close_to("forked", "--ranks 3")) != 0);
-    CHECK_SH(0, "test -d $W/forked/step-000010 && ! test -d $W/forked/step-000020");
-    CHECK_SH(0, "$P %s", close_to("forked", "--ranks 3 --resume"));
+// Three ranks of one process die and go on, and lose no bit. begins: options that only the first start has.
+static void forked_ranks_go_on(const char* name, const char* begins) {
+    CHECK(sh(DIES "$P %s %s", begins, close_to(name, "--ranks 3")) != 0);
+    CHECK_SH(0, "test -d $W/%s/step-000010 && ! test -d $W/%s/step-000020", name, name);
+    CHECK_SH(0, "$P %s", close_to(name, "--ranks 3 --resume"));
     CHECK_SAID("resume  step 30, from close copies of 3 ranks; the newest checkpoint was of step 10 & step 60/60");
     const char* hash = loss_hash();
-    CHECK_SH(0, "$P " SMALL "--out $W/not-killed --ranks 3");
+    CHECK_SH(0, "$P %s " SMALL "--out $W/%s-not-killed --ranks 3", begins, name);
     CHECK_STRING(loss_hash(), hash);
 }
+
+// Ranks of one process are there before copies are looked for.
+CLAIM(forked_ranks_keep_copies_too) { forked_ranks_go_on("forked", ""); }
 
 // The base of adapters is in no copy: each rank reads it again.
 CLAIM(adapters_go_on_from_copies_too) {
     CHECK_SH(0, "$P " SMALL "--optimizer adamw --steps 1 --out $W/base");
-    CHECK(sh(DIES "$P --init $W/base/step-000001 --lora rank=3 %s", close_to("adapters", "--ranks 3 --zero 3")) != 0);
-    CHECK_SH(0, "test -d $W/adapters/step-000010 && ! test -d $W/adapters/step-000020");
-    CHECK_SH(0, "$P %s", close_to("adapters", "--ranks 3 --resume"));
-    CHECK_SAID("resume  step 30, from close copies of 3 ranks; the newest checkpoint was of step 10 & step 60/60");
-    const char* hash = loss_hash();
-    CHECK_SH(0, "$P --init $W/base/step-000001 --lora rank=3 " SMALL "--out $W/not-killed-either --ranks 3 --zero 3");
-    CHECK_STRING(loss_hash(), hash);
+    forked_ranks_go_on("adapters", "--init $W/base/step-000001 --lora rank=3 --zero 3");
 }
 
 // Files know whole tensors, wherever they lay; the loss is that of one rank up to rounding.
