@@ -154,9 +154,7 @@ static int is_value(const JsonValue* v, const char* wanted) {
 }
 
 static int refuse(const Reader* r, const char* name, const char* expected, const JsonValue* found) {
-    int n = 0;  // up to a line's end: an object has several
-    while (found && n < (int)MIN(found->length, (size_t)60) && (unsigned char)found->text[n] >= ' ') n++;
-    return fail(r->err, "config.json: expected %s %s, found %.*s", name, expected, found ? n : 4,
+    return fail(r->err, "config.json: expected %s %s, found %.*s", name, expected, found ? json_shown(found) : 4,
                 found ? found->text : "none");
 }
 

@@ -202,6 +202,12 @@ const JsonValue* json_at(const JsonValue* array, int i) {
     return v;
 }
 
+int json_shown(const JsonValue* v) {
+    int n = 0;
+    while (n < (int)MIN(v->length, (size_t)60) && (unsigned char)v->text[n] >= ' ') n++;
+    return n;
+}
+
 const char* json_names(const JsonValue* object, char* words, size_t room) {
     size_t n = 0;
     snprintf(words, room, "of none");

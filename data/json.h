@@ -48,6 +48,8 @@ const JsonValue* json_get(const JsonValue* object, const char* key);
 const JsonValue* json_at(const JsonValue* array, int i);
 int json_is(const JsonValue* value, const char* text);  // 1: it is this string
 
+// Returns how many bytes of a value a message shows: at most 60, and no more than its line, as an object has several.
+int json_shown(const JsonValue* value);
 // Writes the names of an object's members, as a message shows them, to words, and returns that.
 const char* json_names(const JsonValue* object, char* words, size_t room);
 

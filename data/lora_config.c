@@ -7,24 +7,20 @@
 #include "data/model_files.h"
 #include "plan/base/words.h"
 
-// The linears of a block by their names there, and the feature that gives them adapters.
-typedef struct Module {
-    const char* name;
-    int feature;
-} Module;
+// The linears of a block as PEFT names them: n of them in attention, then in the MLP.
+typedef struct Modules {
+    int n[2];
+    char name[LORA_LINEARS * MOST_RUNS][HF_MODULE];
+} Modules;
 
-static const Module gpt2_modules[] = {{"attn.c_attn", HAS_LORA_ATTENTION},
-                                      {"attn.c_proj", HAS_LORA_ATTENTION},
-                                      {"mlp.c_fc", HAS_LORA_MLP},
-                                      {"mlp.c_proj", HAS_LORA_MLP},
-                                      {NULL, 0}};
-static const Module llama_modules[] = {
-    {"self_attn.q_proj", HAS_LORA_ATTENTION}, {"self_attn.k_proj", HAS_LORA_ATTENTION},
-    {"self_attn.v_proj", HAS_LORA_ATTENTION}, {"self_attn.o_proj", HAS_LORA_ATTENTION},
-    {"mlp.gate_proj", HAS_LORA_MLP},          {"mlp.up_proj", HAS_LORA_MLP},
-    {"mlp.down_proj", HAS_LORA_MLP},          {NULL, 0}};
+static const int features[] = {HAS_LORA_ATTENTION, HAS_LORA_MLP};
 
-static const Module* modules_of(const Shape* s) { return s->arch == ARCH_GPT2 ? gpt2_modules : llama_modules; }
+static Modules modules_of(Arch arch) {
+    Modules x = {{0, 0}, {""}};
+    for (int linear = 0, n = 0; linear < LORA_LINEARS; linear++)
+        for (int run = 0; hf_module(x.name[n], arch, linear, run); run++, n++) x.n[linear / 2]++;
+    return x;
+}
 
 // Members that say what this program does not do, and the words that are fine; absent, null and empty ones are, too.
 // Some ways to begin an adapter (pissa, olora, corda, loftq) change its base.
@@ -55,9 +51,9 @@ char* lora_config_text(const Shape* s, const char* base, size_t* n) {
             s->lora.rank, alpha);
     fprintf(out, "  \"lora_dropout\": 0.0,\n  \"bias\": \"none\",\n  \"fan_in_fan_out\": %s,\n  \"target_modules\": [",
             s->arch == ARCH_GPT2 ? "true" : "false");
-    int some = 0;
-    for (const Module* m = modules_of(s); m->name; m++)
-        if (shape_has(s, m->feature)) fprintf(out, "%s\"%s\"", some++ ? ", " : "", m->name);
+    Modules x = modules_of(s->arch);
+    for (int i = 0, some = 0; i < x.n[0] + x.n[1]; i++)
+        if (shape_has(s, features[i >= x.n[0]])) fprintf(out, "%s\"%s\"", some++ ? ", " : "", x.name[i]);
     fprintf(out, "],\n  \"inference_mode\": true,\n  \"init_lora_weights\": true\n}\n");
     return json_end(out, &text);
 }
@@ -65,9 +61,8 @@ char* lora_config_text(const Shape* s, const char* base, size_t* n) {
 // ---- reading
 
 static int refuse(const char* expected, const JsonValue* found, Err err) {
-    int n = 0;  // up to a line's end: an object has several
-    while (found && n < (int)MIN(found->length, (size_t)60) && (unsigned char)found->text[n] >= ' ') n++;
-    return fail(err, ADAPTER_CONFIG ": expected %s, found %.*s", expected, found ? n : 4, found ? found->text : "none");
+    return fail(err, ADAPTER_CONFIG ": expected %s, found %.*s", expected, found ? json_shown(found) : 4,
+                found ? found->text : "none");
 }
 
 // Returns 1 if the text `long_name` ends with the parts of `name`.
@@ -88,22 +83,19 @@ static int layers_of(const JsonValue* target, const char* module, int L) {
 // Finds the features that give adapters to the modules that are targets; each sublayer's are all, or none.
 static int read_targets(Shape* shape, const JsonValue* list, Err err) {
     static const char words[] = "target_modules to be all linears of attention, of the MLP, or of both";
-    int of[2] = {0, 0}, all[2] = {0, 0}, is_word = json_is(list, "all-linear");
+    Modules x = modules_of(shape->arch);
+    int of[2] = {0, 0}, is_word = json_is(list, "all-linear");
     if (!is_word && !json_elements(list)) return refuse("a list of target_modules, or all-linear", list, err);
     for (const JsonValue* t = is_word ? list : json_elements(list); t; t = is_word ? NULL : json_next(t)) {
-        int hits = 0;
-        for (const Module* m = modules_of(shape); m->name; m++) {
-            int layers = layers_of(t, m->name, shape->L);
-            of[m->feature == HAS_LORA_MLP] += layers, hits += layers;
-        }
-        if (!hits) return refuse(words, t, err);
+        int before = of[0] + of[1];
+        for (int i = 0; i < x.n[0] + x.n[1]; i++) of[i >= x.n[0]] += layers_of(t, x.name[i], shape->L);
+        if (of[0] + of[1] == before) return refuse(words, t, err);
     }
-    for (const Module* m = modules_of(shape); m->name; m++) all[m->feature == HAS_LORA_MLP] += shape->L;
     for (int i = 0; i < 2; i++) {
-        if (of[i] != 0 && of[i] != all[i])
-            return fail(err, ADAPTER_CONFIG ": expected %s, found %d of %d of the %s", words, of[i], all[i],
+        if (of[i] != 0 && of[i] != x.n[i] * shape->L)
+            return fail(err, ADAPTER_CONFIG ": expected %s, found %d of %d of the %s", words, of[i], x.n[i] * shape->L,
                         i ? "MLP" : "attention");
-        if (of[i]) shape->features |= i ? HAS_LORA_MLP : HAS_LORA_ATTENTION;
+        if (of[i]) shape->features |= features[i];
     }
     return 0;
 }

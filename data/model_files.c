@@ -29,12 +29,6 @@ typedef struct HfName {
 
 #define GPT2 "transformer.h.%d."
 #define LLAMA "model.layers.%d."
-#define PEFT "base_model.model."
-#define LORA_A ".lora_A.weight"
-#define LORA_B ".lora_B.weight"
-#define QKV_ADAPTERS(part) \
-    PEFT LLAMA "self_attn.q_proj" part, PEFT LLAMA "self_attn.k_proj" part, PEFT LLAMA "self_attn.v_proj" part
-#define FC_ADAPTERS(part) PEFT LLAMA "mlp.gate_proj" part, PEFT LLAMA "mlp.up_proj" part
 #define QKV(kind) LLAMA "self_attn.q_proj." kind, LLAMA "self_attn.k_proj." kind, LLAMA "self_attn.v_proj." kind
 
 // clang-format off
@@ -55,14 +49,6 @@ static const HfName hf_names[N_PARAMS] = {
     [FCB]      = {GPT2 "mlp.c_fc.bias", 0, {NULL}},
     [FCPROJW]  = {GPT2 "mlp.c_proj.weight", 1, {LLAMA "mlp.down_proj.weight"}},
     [FCPROJB]  = {GPT2 "mlp.c_proj.bias", 0, {NULL}},
-    [QKV_LORA_A] = {PEFT GPT2 "attn.c_attn" LORA_A, 0, {QKV_ADAPTERS(LORA_A)}},
-    [QKV_LORA_B] = {PEFT GPT2 "attn.c_attn" LORA_B, 0, {QKV_ADAPTERS(LORA_B)}},
-    [ATTPROJ_LORA_A] = {PEFT GPT2 "attn.c_proj" LORA_A, 0, {PEFT LLAMA "self_attn.o_proj" LORA_A}},
-    [ATTPROJ_LORA_B] = {PEFT GPT2 "attn.c_proj" LORA_B, 0, {PEFT LLAMA "self_attn.o_proj" LORA_B}},
-    [FC_LORA_A] = {PEFT GPT2 "mlp.c_fc" LORA_A, 0, {FC_ADAPTERS(LORA_A)}},
-    [FC_LORA_B] = {PEFT GPT2 "mlp.c_fc" LORA_B, 0, {FC_ADAPTERS(LORA_B)}},
-    [FCPROJ_LORA_A] = {PEFT GPT2 "mlp.c_proj" LORA_A, 0, {PEFT LLAMA "mlp.down_proj" LORA_A}},
-    [FCPROJ_LORA_B] = {PEFT GPT2 "mlp.c_proj" LORA_B, 0, {PEFT LLAMA "mlp.down_proj" LORA_B}},
     [LNFW]     = {"transformer.ln_f.weight", 0, {"model.norm.weight"}},
     [LNFB]     = {"transformer.ln_f.bias", 0, {NULL}},
     [HEADW]    = {"lm_head.weight", 0, {"lm_head.weight"}},
@@ -80,6 +66,30 @@ typedef struct Part {
     SafeTensor shown;  // without values
 } Part;
 
+static const ParamId lora_matrices[LORA_LINEARS] = {QKVW, ATTPROJW, FCW, FCPROJW};
+
+static const char* hf_name(Arch arch, ParamId id, int run) {
+    return arch == ARCH_GPT2 ? hf_names[id].gpt2 : hf_names[id].llama[run];
+}
+
+int hf_module(char name[HF_MODULE], Arch arch, int linear, int run) {
+    const char* form = run < (arch == ARCH_GPT2 ? 1 : MOST_RUNS) ? hf_name(arch, lora_matrices[linear], run) : NULL;
+    if (!form) return 0;
+    const char* path = strstr(form, "%d.") + 3;  // behind the layer, and before ".weight"
+    snprintf(name, HF_MODULE, "%.*s", (int)(strrchr(path, '.') - path), path);
+    return 1;
+}
+
+// Writes the name of a run of a tensor; PEFT's of an adapter's is that of its matrix with more around it.
+static void put_name(char* name, Arch arch, ParamId id, int run, int layer) {
+    char module[HF_MODULE];
+    int k = (int)id - (int)QKV_LORA_A;
+    if (!param_is_adapter(id)) snprintf(name, NAME, hf_name(arch, id, run), layer);
+    else if (hf_module(module, arch, k / 2, run))
+        snprintf(name, NAME, "base_model.model.%s.%d.%s.lora_%c.weight",
+                 arch == ARCH_GPT2 ? "transformer.h" : "model.layers", layer, module, "AB"[k % 2]);
+}
+
 // Lists the tensors of a file that tensor i of ours consists of, in order, in parts[MOST_RUNS]. Returns their number.
 static int parts_of(const ModelState* state, StateKind kind, int i, Part* parts) {
     ParamTensor t = shape_tensor(state->shape, i);
@@ -93,7 +103,7 @@ static int parts_of(const ModelState* state, StateKind kind, int i, Part* parts)
         int transposed = is_gpt2 && hf_names[t.id].gpt2_transposed, rows = runs.size[r];
         Part* p = &parts[r];
         *p = (Part){kind, i, {t, 0, t.elems, 0}, first, transposed, {.n_dims = is_matrix ? 2 : 1}};
-        snprintf(p->shown.name, NAME, is_gpt2 ? hf_names[t.id].gpt2 : hf_names[t.id].llama[r], t.layer);
+        put_name(p->shown.name, state->shape->arch, t.id, r, t.layer);
         p->shown.dtype = kind == STATE_WEIGHTS ? state->dt : DT_F32;
         p->shown.dims[0] = transposed ? cols : rows;
         p->shown.dims[1] = !is_matrix ? 0 : transposed ? rows : cols;

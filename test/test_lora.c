@@ -141,6 +141,12 @@ CLAIM(a_merged_model_is_the_base_with_its_adapter) {
     }
     CHECK_REFUSED("--merge & new directory", "$P --merge $W/merged0 --out $W/parts0");
     CHECK_SH(0, "$P --merge $W/as-base --out $W/parts0 && grep float32 $W/as-base/config.json");
+    CHECK_SH(0,
+             "cp -r test/golden/llama/adapter $W/nan && cd $W/nan && printf '\\377\\377\\377\\377' | dd "
+             "of=adapter_model.safetensors "
+             "bs=1 conv=notrunc seek=$(($(stat -c %%s adapter_model.safetensors) - 4))");
+    CHECK_REFUSED("--merge & finite", "$P --merge $W/empty --init $W/nan --context 48");
+    CHECK_SH(0, "test -z \"$(ls $W/empty)\"");
     CHECK_REFUSED("--merge & whole model", "$P --merge $W/x --init $W/gpt/step-000002");
 }
 

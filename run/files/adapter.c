@@ -16,15 +16,17 @@ static char* read_config(const Run* run, size_t* n) {
     return text;
 }
 
-static int has_adapter(const Run* run) { return disk_is_file(run->books->start_from, ADAPTER_CONFIG); }
+int adapter_is_there(const Run* run) {
+    return run->books->start_from[0] && disk_is_file(run->books->start_from, ADAPTER_CONFIG);
+}
 
 const char* adapter_find_base(Run* run) {
     char err[ERR_BYTES], real[CHECKPOINT_PATH];
     Books* books = run->books;
     const Config* c = &run->config;
     size_t n = 0;
-    if (has_adapter(run) && c->lora_base) snprintf(books->base, sizeof books->base, "%s", c->lora_base);
-    else if (has_adapter(run)) {
+    if (adapter_is_there(run) && c->lora_base) snprintf(books->base, sizeof books->base, "%s", c->lora_base);
+    else if (adapter_is_there(run)) {
         char* text = read_config(run, &n);
         if (lora_config_base(books->base, text, n, err)) die("%s/%s", books->start_from, err);
         free(text);
@@ -65,7 +67,7 @@ static Shape asked_adapters(const Config* c, Shape base) {
 Shape adapter_shape(const Run* run, Shape base) {
     char err[ERR_BYTES];
     size_t n = 0;
-    if (!run->books->start_from[0] || !has_adapter(run)) return asked_adapters(&run->config, base);
+    if (!adapter_is_there(run)) return asked_adapters(&run->config, base);
     char* text = read_config(run, &n);
     if (lora_config_parse(&base, text, n, err)) die("%s/%s", run->books->start_from, err);
     free(text);
@@ -88,7 +90,7 @@ void adapter_check(const Run* run) {
     if (has_keys && !c->lora_rank) die("--lora: expected rank=R, found other keys alone");
     if (c->lora_rank && !run->books->start_from[0] && !run->model.k->no_results)
         die("--lora: expected --init DIR, a model whose weights stay as they are (--device virtual needs none)");
-    if (c->merge && !(run->books->start_from[0] && has_adapter(run)))
+    if (c->merge && !adapter_is_there(run))
         die("--merge: expected adapters, found a whole model in %s", run->books->start_from);
     for (int i = 0; i < COUNT(others) && c->lora_rank; i++)
         if (others[i].is_asked) die("%s with --lora: expected %s", others[i].option, others[i].expected);
@@ -117,7 +119,7 @@ static uint64_t expected_base(const Run* run) {
     uint64_t hash = 0;
     size_t n;
     Json json;
-    char* text = has_adapter(run) && disk_is_file(from, "state.json")
+    char* text = adapter_is_there(run) && disk_is_file(from, "state.json")
                      ? checkpoint_read_file(from, "state.json", &n, NULL)
                      : NULL;
     if (text && !json_parse(&json, text, n, NULL)) {

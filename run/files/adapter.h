@@ -2,6 +2,7 @@
 #pragma once
 #include "run/files/saving.h"
 
+int adapter_is_there(const Run* run);  // 1: start_from holds an adapter; 0: a whole model, or nothing
 // Finds the base of the adapters that start_from holds, or that --lora asks for: Books.base, empty without adapters. It
 // ends the program if that is no model. Returns the directory that has config.json.
 const char* adapter_find_base(Run* run);

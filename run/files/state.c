@@ -187,8 +187,7 @@ void die_together(const Run* run, int failed, const char* words, const char* wha
 // Each rank reads for itself.
 void run_load_weights(Run* run) {
     char err[ERR_BYTES];
-    int begins = run->books->base[0] && !disk_is_file(run->books->start_from, ADAPTER_CONFIG);
-    int reads = run->books->start_from[0] && !begins;
+    int begins = run->books->base[0] && !adapter_is_there(run), reads = run->books->start_from[0] && !begins;
     die_together(run, adapter_read_base(run, err), err, "");
     if (!reads && !run->model.k->no_results) init_weights(run);
     die_together(run, reads && read_files(run, err), err, "");
