@@ -66,8 +66,8 @@ int hf_has_model(const char* dir);  // 1 when one of the two files is there
 #define ADAPTER_FILE "adapter_model.safetensors"
 #define ADAPTER_CONFIG "adapter_config.json"
 
-// Writes the path of a run of a linear inside a layer, as "self_attn.k_proj"; linear: 0 QKV, 1 attention's projection, 2
-// FC, 3 its projection. Returns 0 if it has no such run.
+// Writes the path of a run of a linear inside a layer, as "self_attn.k_proj". Linears: 0 QKV, 1 attention's projection,
+// 2 FC, 3 its projection. Returns 0 if it has no such run.
 enum { HF_MODULE = 48, LORA_LINEARS = 4 };
 int hf_module(char name[HF_MODULE], Arch arch, int linear, int run);
 // Returns the text of adapter_config.json (*n bytes, malloc'ed), base being the frozen model's directory; NULL without
