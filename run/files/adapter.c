@@ -106,10 +106,21 @@ static Run* with_base(const Run* run) {
     return base;
 }
 
-static uint64_t base_hash;  // of all values
+// Returns a hash of all values, by two sums as Fletcher's: hash_bytes takes 2.7 times as long, and 8B of them are many.
+static uint64_t hash_values(const float* value, size_t n, uint64_t seed) {
+    uint64_t sum = 0, sums = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &value[i], sizeof bits);
+        sum += bits, sums += sum;
+    }
+    return hash64(hash64(seed ^ sum) ^ sums);
+}
+
+static uint64_t base_hash;
 static void put_frozen(void* context, const ParamTensor* tensor, float* value) {
     Run* base = (Run*)context;
-    base_hash = hash_bytes(value, tensor->elems * sizeof *value, base_hash);
+    base_hash = hash_values(value, tensor->elems, base_hash);
     state_to_write(base).put_weights(base, tensor, value);
 }
 
