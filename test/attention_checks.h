@@ -323,6 +323,16 @@ CASES(aligned_rows_match_the_reference,
       {64, 1, 1, 1, 8, BF16 | PART,
        {{70, 70, -3}, {5, 9, -5}, {66, 40, 100}, {3, 130, 65}, {130, 20, -64}, {9, 130, -200}}})
 
+// Several tiles of 128 keys, and of 64 to 192 queries, with pieces of tiles at all ends.
+CASES(rows_of_many_tiles_match_the_reference,
+      {64, 1, 2, 1, 8, BF16 | PART, {{300, 300}, {1, 1}, {129, 129}, {200, 260}}},
+      {128, 1, 2, 1, 8, BF16 | PART, {{70, 140}, {260, 260}}},
+      {64, 1, 1, 0, 8, BF16 | PART, {{130, 270}, {3, 3}}},
+      {64, 1, 1, 1, 8, BF16 | PART, {{300, 300, -140}, {140, 300, 100}, {200, 140, 3}, {40, 270, 300}}},
+      {96, 1, 1, 1, 8, BF16, {{130, 130}, {3, 3}}},
+      {80, 1, 2, 1, 8, BF16 | PART, {{66, 70}, {140, 140}}},
+      {128, 1, 1, 0, 8, BF16, {{66, 200}, {NONE, 9}, {9, NONE}}})
+
 // Groups of 2 and of odd sizes, of one head for all; documents that threads split and that they do not, bf16 rows that
 // tensor cores take and that they do not.
 CASES(heads_that_share_keys_match_the_reference,
@@ -364,6 +374,7 @@ static void run_attention_cases(void) {
     RUN(fewer_queries_than_keys_match_the_reference);
     RUN(causal_offsets_match_the_reference);
     RUN(aligned_rows_match_the_reference);
+    RUN(rows_of_many_tiles_match_the_reference);
     RUN(heads_that_share_keys_match_the_reference);
     RUN(documents_without_queries_or_keys_match_the_reference);
     RUN(head_sizes_match_the_reference);

@@ -33,7 +33,8 @@ enum { LIST_WARPS = 16, LIST_THREADS = 32 * LIST_WARPS, CLASSES = 256, WORK_UNIT
 typedef struct ListJob {
     const int *cu, *other_cu, *causal_offset, *cu_q, *cu_k;
     int n_docs, causal, rows_of_tile, is_keys;
-    int shift;  // class: work in units of WORK_UNIT rows >> shift, below CLASSES
+    int in_turn;  // order by documents, the last tile of each first
+    int shift;    // class: work in units of WORK_UNIT rows >> shift, below CLASSES
     int* n;
     Tile* tiles;
 } ListJob;
@@ -45,11 +46,13 @@ __device__ __forceinline__ Tile tile_of(const ListJob* job, int b, int begin) {
     int offset = job->causal_offset ? job->causal_offset[b] : k_len - q_len;
     offset = job->causal ? MAX(-q_len, MIN(offset, k_len)) : k_len;  // beyond that it makes no difference
     int diagonal = job->is_keys ? offset + 1 - begin : begin + offset + 1;
-    return {job->cu[b] + begin, MIN(job->rows_of_tile, len - begin), job->other_cu[b], n_other, diagonal, {0, 0, 0}};
+    return {
+        job->cu[b] + begin, MIN(job->rows_of_tile, len - begin), job->other_cu[b], n_other, diagonal, begin, len, 0};
 }
 
 // Returns the rows of the other side that the tile meets.
 __device__ __forceinline__ int work_of(const ListJob* job, Tile t) {
+    if (job->in_turn) return t.n_other;
     if (job->is_keys) return MAX(0, t.n_other - MAX(0, 1 - t.diagonal));
     return MAX(0, MIN(t.n_other, t.diagonal + t.n_rows - 1));
 }
@@ -72,7 +75,10 @@ __device__ __forceinline__ void visit_tiles(const ListJob* job, int* next) {
             int first = __shfl_sync(FULL_WARP, upto - tiles, doc % 32), work_class = -1;
             Tile tile;
             if (t < total) {
-                tile = tile_of(job, b0 + doc, (t - first) * job->rows_of_tile);
+                int index = t - first;
+                if (job->in_turn)
+                    index = CEIL_DIV(job->cu[b0 + doc + 1] - job->cu[b0 + doc], job->rows_of_tile) - 1 - index;
+                tile = tile_of(job, b0 + doc, index * job->rows_of_tile);
                 work_class = CEIL_DIV(work_of(job, tile), WORK_UNIT) >> job->shift;
             }
             unsigned same = __match_any_sync(FULL_WARP, work_class), before = same & ((1u << lane) - 1);
@@ -132,12 +138,12 @@ static TileList list_at(char* p, int n_rows, int n_docs, int rows_of_tile) {
     return {(int)MIN(most, (size_t)n_rows), (int*)p, (Tile*)(p + LIST_HEADER)};
 }
 
-static ListJob list_job(const TileList* list, const Attention* a, int is_keys, int rows_of_tile) {
+static ListJob list_job(const TileList* list, const Attention* a, int is_keys, int rows_of_tile, int in_turn) {
     const int *cu = is_keys ? a->cu_k : a->cu_q, *other_cu = is_keys ? a->cu_q : a->cu_k;
     int shift = 0, most_work = CEIL_DIV(is_keys ? a->Nq : a->Nk, (int)WORK_UNIT);
     while (most_work >> shift >= CLASSES) shift++;
-    return {cu,        other_cu,     a->causal_offset, a->cu_q, a->cu_k, a->n_docs,
-            a->causal, rows_of_tile, is_keys,          shift,   list->n, list->tiles};
+    return {cu,           other_cu, a->causal_offset, a->cu_q, a->cu_k, a->n_docs,  a->causal,
+            rows_of_tile, is_keys,  in_turn,          shift,   list->n, list->tiles};
 }
 
 // The call that a list was made for; row 0: none. Two lists are kept: of query tiles and of key tiles, or, in passes
@@ -145,7 +151,7 @@ static ListJob list_job(const TileList* list, const Attention* a, int is_keys, i
 typedef struct Kept {
     uint64_t row;
     const int *cu_q, *cu_k, *causal_offset;
-    int Nq, Nk, n_docs, causal, is_keys;
+    int Nq, Nk, n_docs, causal, is_keys, rows_of_tile;
     cudaStream_t stream;
 } Kept;
 static Kept kept[2];
@@ -153,40 +159,44 @@ static int last_slot;  // the one that a forward pass used
 
 void cuda_attention_forget(void) { memset(kept, 0, sizeof kept); }
 
-static bool is_kept(int slot, const Attention* a, int is_keys, cudaStream_t stream) {
+static bool is_kept(int slot, const Attention* a, int is_keys, int rows_of_tile, cudaStream_t stream) {
     const Kept* k = &kept[slot];
     return a->row && k->row == a->row && k->cu_q == a->cu_q && k->cu_k == a->cu_k &&
            k->causal_offset == a->causal_offset && k->Nq == a->Nq && k->Nk == a->Nk && k->n_docs == a->n_docs &&
-           k->causal == a->causal && k->is_keys == is_keys && k->stream == stream;
+           k->causal == a->causal && k->is_keys == is_keys && k->rows_of_tile == rows_of_tile && k->stream == stream;
 }
 
 // Returns 1 if the list has to be made; then it counts as made.
-static int must_make(int slot, const Attention* a, int is_keys, cudaStream_t stream) {
-    if (is_kept(slot, a, is_keys, stream)) return 0;
-    kept[slot] = {a->row, a->cu_q, a->cu_k, a->causal_offset, a->Nq, a->Nk, a->n_docs, a->causal, is_keys, stream};
+static int must_make(int slot, const Attention* a, int is_keys, int rows_of_tile, cudaStream_t stream) {
+    if (is_kept(slot, a, is_keys, rows_of_tile, stream)) return 0;
+    kept[slot] = {a->row,    a->cu_q,   a->cu_k, a->causal_offset, a->Nq, a->Nk,
+                  a->n_docs, a->causal, is_keys, rows_of_tile,     stream};
     return 1;
 }
 
-static int forward_slot(const Attention* a, cudaStream_t stream) {
+static int forward_slot(const Attention* a, int rows_of_tile, cudaStream_t stream) {
     for (int slot = 0; slot < 2; slot++)
-        if (is_kept(slot, a, 0, stream)) return slot;
+        if (is_kept(slot, a, 0, rows_of_tile, stream)) return slot;
     return 1 - last_slot;
 }
 
-void attention_list(TileList* queries, TileList* keys, int rows_of_key_tile, const Attention* a, Stream s) {
+void attention_list(TileList* queries, int rows_of_query_tile, TileList* keys, int rows_of_key_tile, int in_turn,
+                    const Attention* a, Stream s) {
     cudaStream_t stream = cuda_stream(s);
     char* memory[2] = {cuda_kept(), cuda_kept() + most_list_bytes(&cuda.limits)};
-    int slot = keys ? 0 : last_slot = forward_slot(a, stream);
-    *queries = list_at(memory[slot], a->Nq, a->n_docs, QUERY_TILE);
-    int makes_queries = must_make(slot, a, 0, stream), makes_keys = 0;
-    ListJob job[2] = {list_job(queries, a, 0, QUERY_TILE)};
+    ListJob job[2];
+    int n = 0;
+    if (queries) {
+        int slot = keys ? 0 : last_slot = forward_slot(a, rows_of_query_tile, stream);
+        *queries = list_at(memory[slot], a->Nq, a->n_docs, rows_of_query_tile);
+        if (must_make(slot, a, 0, rows_of_query_tile, stream))
+            job[n++] = list_job(queries, a, 0, rows_of_query_tile, 0);
+    }
     if (keys) {
         *keys = list_at(memory[1], a->Nk, a->n_docs, rows_of_key_tile);
-        makes_keys = must_make(1, a, 1, stream);
-        job[1] = list_job(keys, a, 1, rows_of_key_tile);
+        if (must_make(1, a, 1, rows_of_key_tile, stream)) job[n++] = list_job(keys, a, 1, rows_of_key_tile, in_turn);
     }
-    if (!makes_queries && !makes_keys) return;
-    LAUNCH(list_kernel, (unsigned)(makes_queries + makes_keys), LIST_THREADS, 0, stream, job[!makes_queries], job[1]);
+    if (n) LAUNCH(list_kernel, (unsigned)n, LIST_THREADS, 0, stream, job[0], job[n - 1]);
 }
 
 // ---- forward
@@ -315,7 +325,7 @@ template <int D, int KEYS, class Out>
 static void forward(Out* out, float* lse, const Attention* a, Stream s) {
     constexpr size_t bytes = forward_shared_bytes<D, KEYS>();
     TileList list;
-    attention_list(&list, NULL, 0, a, s);
+    attention_list(&list, QUERY_TILE, NULL, 0, 0, a, s);
     cuda_allow_shared(forward_kernel<D, KEYS, Out>, bytes);
     LAUNCH((forward_kernel<D, KEYS, Out>), tile_grid(&list, a->NH), TILE_THREADS, bytes, cuda_stream(s), out, lse, *a,
            a->NH / a->NKV, list.n, list.tiles);
@@ -332,6 +342,7 @@ static void forward_any(Out* out, float* lse, const Attention* a, Stream s) {
 void cuda_attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
     if (a->Nq == 0 || a->n_docs == 0) return;
     if (!attention_tiles_fit(a, dt) || (uintptr_t)out % 16) return cuda_attention_plain_forward(out, lse, a, dt, s);
+    if (attention_is_for_sm90(a)) return cuda_attention_forward_sm90(out, lse, a, s);
     if (a->partial) return forward_any((float*)out, lse, a, s);
     return forward_any((bf16*)out, lse, a, s);
 }

@@ -24,11 +24,6 @@
 // limit: 320 cycles for each 206 of mma.
 #include "kernels/cuda/attention_tiles.cuh"
 
-// The statistics of a query: P = 2^(scale log2(e) q.k - lse2). lse2 is +infinity for a query that sees no key: P = 0.
-struct __align__(8) Statistics {
-    float lse2, D;
-};
-
 enum { CHUNK = 32 };  // columns of scores that a warp has in registers at a time
 
 // Keys of a tile and of a warp, and queries of a step, for dK and dV.
@@ -48,21 +43,21 @@ struct QuerySide {
 // ---- statistics (NH,Nq): reads dout and out once, 4 bytes an element, at the speed of memory
 
 template <int LANES>
-static __global__ void statistics_kernel(Statistics* statistics, const bf16* dout, const bf16* out, const float* lse,
-                                         Attention a) {
+static __global__ void statistics_kernel(Statistics* statistics, bf16* zero_dq, const bf16* dout, const bf16* out,
+                                         const float* lse, Attention a) {
     size_t n = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / LANES;  // row and head
     int lane = (int)threadIdx.x % LANES, h = (int)(n % a.NH);
     size_t row = n / a.NH;
     bool inside = row < (size_t)a.Nq;
-    float sum = 0;
+    float sum = 0, l = inside ? lse[h * (size_t)a.Nq + row] : 0;
     if (inside && 8 * lane < a.HS) {
         size_t at = row * a.ldo + h * a.HS + 8 * lane;
+        if (zero_dq && l == -INFINITY) store_pack(zero_dq + row * a.ld_dq + h * a.HS + 8 * lane, Pack<bf16>{});
         Pack<bf16> x = load_pack(dout + at), y = load_pack(out + at);
         for (int i = 0; i < 8; i++) sum += widen(x.v[i]) * widen(y.v[i]);
     }
     sum = warp_sum(sum, LANES);
     if (!inside || lane > 0) return;
-    float l = lse[h * (size_t)a.Nq + row];
     statistics[h * (size_t)a.Nq + row] = {l == -INFINITY ? INFINITY : l * LOG2_E, sum};
 }
 
@@ -248,12 +243,27 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
     put_gradient<D, M>(dv + to, (size_t)a.ld_dkv, rows, a.HS, v + mine * D, dv_sum, 1.0f);
 }
 
-// ---- entry. Scratch: statistics, list of query tiles, list of key tiles
+// ---- entry
+
+template <int LANES>
+static void make_statistics(Statistics* statistics, bf16* zero_dq, const bf16* dout, const bf16* out, const float* lse,
+                            const Attention* a, cudaStream_t stream) {
+    LAUNCH((statistics_kernel<LANES>), cuda_blocks((size_t)a->Nq * a->NH * LANES, 256), 256, 0, stream, statistics,
+           zero_dq, dout, out, lse, *a);
+}
+
+void attention_statistics(Statistics* statistics, bf16* zero_dq, const bf16* dout, const bf16* out, const float* lse,
+                          const Attention* a, cudaStream_t stream) {
+    if (a->Nq == 0) return;
+    auto make = a->HS <= 32 ? make_statistics<4> : a->HS <= 64 ? make_statistics<8> : make_statistics<16>;
+    make(statistics, zero_dq, dout, out, lse, a, stream);
+}
 
 static size_t statistics_bytes(int NH, int N) { return ROUND_UP((size_t)NH * N * sizeof(Statistics), (size_t)256); }
 
 size_t cuda_attention_scratch_bytes(const KernelLimits* limits) {
-    return MAX(statistics_bytes(limits->NH, limits->N), cuda_attention_plain_scratch_bytes(limits));
+    size_t sm90 = cuda.major == 9 ? cuda_attention_sm90_scratch_bytes(limits) : 0;
+    return MAX(sm90, MAX(statistics_bytes(limits->NH, limits->N), cuda_attention_plain_scratch_bytes(limits)));
 }
 
 // Runs a kernel whose last arguments are the list's.
@@ -271,10 +281,8 @@ static void backward(Gradient* dq, Gradient* dk, Gradient* dv, const bf16* dout,
     cudaStream_t stream = cuda_stream(s);
     Statistics* statistics = (Statistics*)cuda_scratch(statistics_bytes(a->NH, a->Nq));
     TileList queries, keys;
-    attention_list(&queries, &keys, KeySide<D>::KEYS, a, s);
-    if (a->Nq)
-        LAUNCH((statistics_kernel<D / 8>), cuda_blocks((size_t)a->Nq * a->NH * (D / 8), 256), 256, 0, stream,
-               statistics, dout, out, lse, *a);
+    attention_list(&queries, QUERY_TILE, &keys, KeySide<D>::KEYS, 0, a, s);
+    attention_statistics(statistics, NULL, dout, out, lse, a, stream);
     int group = a->NH / a->NKV;
     launch_tiles(key_kernel<D, Gradient>, key_shared_bytes<D>(), &keys, a->NKV, stream, dk, dv, dout, statistics, *a,
                  group);
@@ -299,6 +307,7 @@ void cuda_attention_backward(void* dq, void* dk, void* dv, const void* dout, con
     uintptr_t pointers = (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv | (uintptr_t)dout | (uintptr_t)out;
     if (!attention_tiles_fit(&a, dt) || pointers % 16 || (a.ld_dq | a.ld_dkv) % 8)
         return cuda_attention_plain_backward(dq, dk, dv, dout, out, lse, &a, dt, s);
+    if (attention_is_for_sm90(&a)) return cuda_attention_backward_sm90(dq, dk, dv, dout, out, lse, &a, s);
     if (a.partial) return backward_any<float>(dq, dk, dv, (const bf16*)dout, (const bf16*)out, lse, &a, s);
     return backward_any<bf16>(dq, dk, dv, (const bf16*)dout, (const bf16*)out, lse, &a, s);
 }

@@ -21,6 +21,11 @@ static inline int attention_tiles_fit(const Attention* a, DType dt) {
            ((uintptr_t)a->q | (uintptr_t)a->k | (uintptr_t)a->v) % 16 == 0;
 }
 
+// Returns 1 if a call that these take goes to attention_sm90.cu.
+static inline int attention_is_for_sm90(const Attention* a) {
+    return cuda.major == 9 && a->HS >= 64 && a->HS % 16 == 0 && a->Nq > 0 && a->Nk > 0;
+}
+
 // ---- the list of tiles: rows of one document that one block works on, for each head
 
 // Row i of the tile and row j of the other side belong to a pair (query, key) that sees each other when j < n_other
@@ -30,10 +35,11 @@ struct __align__(16) Tile {
     int row, n_rows;     // rows of the tile in the packed tensor
     int other, n_other;  // rows of its document on the other side
     int diagonal;        // so large that it hides nothing when the document is not causal
-    int unused[3];
+    int before, n_own;   // rows of its document before the tile, and in all, on its own side
+    int unused;
 };
 
-enum { QUERY_TILE = 128 };  // queries of a tile; the keys of one depend on the head size
+enum { QUERY_TILE = 128 };  // queries of a tile, other than on Hopper; the keys of one depend on the head size
 
 typedef struct TileList {
     int most;  // tiles that there may be, known on the host
@@ -41,9 +47,11 @@ typedef struct TileList {
     Tile* tiles;
 } TileList;
 
-// Makes the lists of query tiles and, when keys is not NULL, of key tiles, those with the most work first. They stay as
+// Makes the lists of query tiles, of key tiles, or both; the other is NULL. Tiles with the most work come first. With
+// in_turn documents with the most queries do, and the key tiles of one come from its last to its first. Lists stay as
 // long as calls have the same Attention.row, so that the layers of a model make them once.
-void attention_list(TileList* queries, TileList* keys, int rows_of_key_tile, const Attention* a, Stream s);
+void attention_list(TileList* queries, int rows_of_query_tile, TileList* keys, int rows_of_key_tile, int in_turn,
+                    const Attention* a, Stream s);
 
 // Returns a block for every tile and head: blockIdx.x is the head, so that the blocks of a tile start one after another
 // and find in the cache what their heads share. y alone would not count all tiles.
@@ -52,6 +60,17 @@ static inline dim3 tile_grid(const TileList* list, int heads) {
     return dim3((unsigned)heads, (unsigned)MIN(list->most, (int)MOST_Y), cuda_blocks((size_t)list->most, MOST_Y));
 }
 __device__ __forceinline__ int tile_index() { return (int)(blockIdx.z * gridDim.y + blockIdx.y); }
+
+// ---- the backward pass: the statistics of a query, P = 2^(scale log2(e) q.k - lse2). lse2 is +infinity for a query
+// that sees no key: P = 0.
+
+struct __align__(8) Statistics {
+    float lse2, D;
+};
+
+// Fills them (NH,Nq). zero_dq, if not NULL: the gradient of a query that sees no key becomes 0.
+void attention_statistics(Statistics* statistics, bf16* zero_dq, const bf16* dout, const bf16* out, const float* lse,
+                          const Attention* a, cudaStream_t stream);
 
 // ---- tiles in shared memory
 

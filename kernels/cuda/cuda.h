@@ -167,6 +167,11 @@ size_t cuda_attention_plain_scratch_bytes(const KernelLimits* limits);
 void cuda_attention_plain_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
 void cuda_attention_plain_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                                    const Attention* a, DType dt, Stream s);
+// attention_sm90.cu, attention_sm90_backward.cu: calls that attention_hopper_fits names
+void cuda_attention_forward_sm90(void* out, float* lse, const Attention* a, Stream s);
+void cuda_attention_backward_sm90(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
+                                  const Attention* a, Stream s);
+size_t cuda_attention_sm90_scratch_bytes(const KernelLimits* limits);
 // attention_trial.cu: another's forward pass of attention is tried beside our own
 typedef struct AttentionCandidate {
     const char* name;  // "cuDNN"

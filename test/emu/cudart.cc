@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <vector>
 
+#include "cuda.h"
 #include "streams.h"
 
 // What one cudaEventRecord leaves on its stream.
@@ -231,11 +232,30 @@ cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSIO
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
     memset(p, 0, sizeof *p);
     snprintf(p->name, sizeof p->name, "emulator");
-    p->major = 8;
+    p->major = emu::is_hopper() ? 9 : 8;
     p->multiProcessorCount = 4;
     p->totalGlobalMem = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     p->l2CacheSize = 1 << 20;
     return cudaSuccess;
+}
+
+// CUDA Driver API, cuTensorMapEncodeTiled.
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* base,
+                                const cuuint64_t* dims, const cuuint64_t* strides, const cuuint32_t* box,
+                                const cuuint32_t* steps, CUtensorMapInterleave, CUtensorMapSwizzle,
+                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+    if (rank != 3 || !base || (uintptr_t)base % 16 || box[0] * 2 > 128) return CUDA_ERROR_INVALID_VALUE;
+    for (int d = 0; d < 3; d++)
+        if (dims[d] < 1 || dims[d] > 1ull << 32 || box[d] < 1 || box[d] > 256 || steps[d] != 1)
+            return CUDA_ERROR_INVALID_VALUE;
+    for (int d = 0; d < 2; d++)
+        if (strides[d] % 16 || strides[d] >= 1ull << 40) return CUDA_ERROR_INVALID_VALUE;
+    *map = {CUtensorMap::MAGIC,
+            (const char*)base,
+            {dims[0], dims[1], dims[2]},
+            {strides[0], strides[1]},
+            {box[0], box[1], box[2]}};
+    return CUDA_SUCCESS;
 }
 
 cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {

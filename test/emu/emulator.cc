@@ -2,6 +2,7 @@
 //
 // Compiled without ThreadSanitizer even when the kernels are compiled with it: this file is the emulated machine, and
 // it tells the sanitizer explicitly which order it creates between threads.
+#include "cuda.h"
 #include "emulator.h"
 
 #include <csignal>
@@ -41,7 +42,7 @@ static char *static_shared = first_shared_page + PAGE, *static_shared_end = last
 static char *static_shared = __data_start, *static_shared_end = _end;
 #endif
 
-enum State { DONE, READY, AT_BARRIER, AT_WARP_OPERATION };
+enum State { DONE, READY, AT_BARRIER, AT_WARP_OPERATION, AT_OBJECT };
 constexpr size_t STACK_BYTES = 256 << 10;
 constexpr int MOST_THREADS = 1024, MOST_COPIES = 128, MOST_MASKS = 40;
 
@@ -50,6 +51,21 @@ constexpr int MOST_THREADS = 1024, MOST_COPIES = 128, MOST_MASKS = 40;
 struct Snapshot {
     Gathered gathered;
     int readers = 0;  // threads that may still look at it
+};
+
+// What a thread has under way on Hopper.
+constexpr int MOST_PRODUCTS = 128, MOST_ACCUMULATORS = 4, MOST_FLOATS = 64;
+struct Accumulator {
+    float* d = nullptr;
+    int n = 0;
+    float value[MOST_FLOATS];
+};
+struct Hopper {
+    Product products[MOST_PRODUCTS];
+    int n_products = 0, next = 0, open_group = 0, count = 0;
+    bool fenced = false;
+    Accumulator accumulators[MOST_ACCUMULATORS];
+    int registers = 0;
 };
 
 struct Thread {
@@ -61,6 +77,8 @@ struct Thread {
     Snapshot* snapshot = nullptr;  // of its last warp operation
     Copy copies[MOST_COPIES];      // cp.async that were not waited for
     int n_copies = 0, open_group = 0;
+    const void* object = nullptr;  // that it waits for
+    Hopper hopper;
     void* stack_pointer = nullptr;
     char* stack = nullptr;
     void *sanitizer_fiber = nullptr, *fake_stack = nullptr;
@@ -124,8 +142,11 @@ void fail(const char* format, ...) {
     int shown = 0;
     for (int i = 0; i < gpu.n && shown < 8; i++) {
         const Thread* t = gpu.threads[i];
-        if (t->state != AT_BARRIER && t->state != AT_WARP_OPERATION) continue;
-        if (t->state == AT_BARRIER) fprintf(stderr, "  thread %d waits at the __syncthreads in line %d\n", i, t->line);
+        if (t->state != AT_BARRIER && t->state != AT_WARP_OPERATION && t->state != AT_OBJECT) continue;
+        if (t->state == AT_OBJECT)
+            fprintf(stderr, "  thread %d waits at a barrier in shared memory, or a named one\n", i);
+        else if (t->state == AT_BARRIER)
+            fprintf(stderr, "  thread %d waits at the __syncthreads in line %d\n", i, t->line);
         else fprintf(stderr, "  thread %d waits at a warp operation of lanes %08x\n", i, t->mask);
         shown++;
     }
@@ -180,8 +201,10 @@ static Thread* next_ready() {
     return nullptr;
 }
 
+static bool finish_a_copy();
 static void run_another() {
     Thread* next = next_ready();
+    while (!next && finish_a_copy()) next = next_ready();
     if (!next && gpu.left == gpu.n) next = &gpu.host;
     if (!next) fail("deadlock: threads wait at different places");
     if (next != gpu.current) switch_to(next);
@@ -424,11 +447,304 @@ int finished_copies(int groups_that_may_be_open, const Copy** list) {
     return n;
 }
 
+// ---- Hopper: barriers in shared memory and named ones
+
+bool is_hopper() {
+    const char* text = getenv("EMU_CAPABILITY");
+    return text && atoi(text) == 9;
+}
+
+// An mbarrier as it lies in shared memory, where NaN means that it was never initialised.
+struct MBarrier {
+    int32_t bytes;  // announced, less those that are here
+    uint16_t pending;
+    uint16_t count : 15, phase : 1;
+};
+constexpr int NAMED = 16, MOST_BOXES = 256, LOG = 4096, REGISTERS = 64 << 10, SHARED_BEGIN = 1024 + 16;
+
+static struct {
+    const void* unshown[64];  // mbarriers that were initialised and not fenced
+    int n_unshown;
+    struct {
+        int arrived, threads;
+        char objects[2];
+        int generation;
+    } named[NAMED];
+    BoxCopy boxes[MOST_BOXES];  // under way
+    int n_boxes;
+    uint16_t writer[SHARED_BYTES_HOPPER / 4 + 1];  // of each 4 bytes of dynamic shared memory, if it did not fence them
+    struct {
+        int index;  // of a warpgroup's products, from 1
+        uint64_t a, b;
+    } log[MOST_THREADS / 128][LOG];  // what its first warp multiplied
+} hopper;
+
+static void wake(const void* object) {
+    for (int i = 0; i < gpu.n; i++)
+        if (gpu.threads[i]->state == AT_OBJECT && gpu.threads[i]->object == object) gpu.threads[i]->state = READY;
+}
+
+static void sleep_at(const void* object) {
+    gpu.current->object = object;
+    gpu.current->state = AT_OBJECT;
+    while (gpu.current->state == AT_OBJECT) run_another();
+}
+
+static MBarrier read_mbarrier(const char* instruction, const uint64_t* barrier) {
+    MBarrier b;
+    uint64_t word;
+    check_shared_address(instruction, barrier, sizeof *barrier);
+    copy_bytes(&word, barrier, sizeof word);
+    if (word == ~0ull) fail("%s: the barrier was not initialised", instruction);
+    memcpy(&b, &word, sizeof b);
+    return b;
+}
+
+// Writes it back, or its next phase when this one is complete.
+static void write_mbarrier(uint64_t* barrier, MBarrier b) {
+    bool complete = !b.pending && !b.bytes;
+    if (complete) b.pending = b.count, b.phase ^= 1;
+    copy_bytes(barrier, &b, sizeof b);
+    if (complete) wake(barrier);
+}
+
+void mbarrier_init(uint64_t* barrier, unsigned arrivals) {
+    check_shared_address("mbarrier.init", barrier, sizeof *barrier);
+    if (arrivals < 1 || arrivals > 1024) fail("mbarrier.init for %u arrivals", arrivals);
+    MBarrier b = {0, (uint16_t)arrivals, (uint16_t)(arrivals & 0x7fff), 0};
+    copy_bytes(barrier, &b, sizeof b);
+    if (hopper.n_unshown < 64) hopper.unshown[hopper.n_unshown++] = barrier;
+}
+
+void mbarrier_init_fence() { hopper.n_unshown = 0; }
+
+void mbarrier_arrive(uint64_t* barrier, unsigned bytes) {
+    MBarrier b = read_mbarrier("mbarrier.arrive", barrier);
+    if (!b.pending) fail("mbarrier.arrive: more than %d arrivals in a phase", b.count);
+    release((char*)barrier + b.phase);
+    b.pending--;
+    b.bytes += (int)bytes;
+    write_mbarrier(barrier, b);
+}
+
+void mbarrier_wait(uint64_t* barrier, unsigned parity) {
+    while (read_mbarrier("mbarrier.try_wait", barrier).phase == parity) sleep_at(barrier);
+    acquire((char*)barrier + parity);
+}
+
+void named_barrier(int index, int threads, bool waits) {
+    if (index < 1 || index >= NAMED) fail("bar: barrier %d; 1 to 15 are possible", index);
+    auto& b = hopper.named[index];
+    if (threads < WARP || threads % WARP || threads > gpu.n) fail("bar: %d threads of %d", threads, gpu.n);
+    if (b.arrived && b.threads != threads)
+        fail("bar: barrier %d is for %d and for %d threads", index, b.threads, threads);
+    void* object = &b.objects[b.generation & 1];
+    release(object);
+    b.threads = threads;
+    if (++b.arrived == threads) {
+        b.arrived = 0;
+        b.generation++;
+        wake(object);
+    } else if (waits) {
+        sleep_at(object);
+    }
+    if (waits) acquire(object);
+}
+
+void set_registers(int registers, bool more) {
+    Thread* me = gpu.current;
+    gather(~0u, nullptr, 0);
+    if (registers < 24 || registers > 256 || registers % 8) fail("setmaxnreg: %d registers", registers);
+    if (more != (registers >= me->hopper.registers))
+        fail("setmaxnreg: from %d to %d registers is the other direction", me->hopper.registers, registers);
+    me->hopper.registers = registers;
+}
+
+static void begin_hopper_block() {
+    hopper.n_unshown = hopper.n_boxes = 0;
+    if (!is_hopper()) return;
+    for (auto& b : hopper.named) b.arrived = 0;
+    memset(hopper.writer, 0, sizeof hopper.writer);
+    memset(hopper.log, 0, sizeof hopper.log);
+    for (int i = 0; i < gpu.n; i++) {
+        Hopper& h = gpu.threads[i]->hopper;
+        h.n_products = h.next = h.open_group = h.count = 0;
+        h.fenced = false;
+        for (Accumulator& a : h.accumulators) a.d = nullptr;
+        h.registers = REGISTERS / gpu.n / 8 * 8;
+        if (h.registers > 256) h.registers = 256;
+    }
+}
+
+static void end_hopper_block() {
+    if (!is_hopper()) return;
+    int registers = 0;
+    for (int i = 0; i < gpu.n; i++) {
+        registers += gpu.threads[i]->hopper.registers;
+        if (gpu.threads[i]->hopper.registers != gpu.threads[i / 128 * 128]->hopper.registers)
+            fail("setmaxnreg: warps of a warpgroup have different numbers of registers");
+    }
+    if (registers > REGISTERS) fail("setmaxnreg: the warpgroups wait for ever for %d registers", registers);
+    if (hopper.n_boxes) fail("the block ended before its tensor copies arrived");
+    for (int i = 1; i < NAMED; i++)
+        if (hopper.named[i].arrived)
+            fail("the block ended while %d threads were at barrier %d", hopper.named[i].arrived, i);
+}
+
+// ---- Hopper: proxies and tensor copies
+
+unsigned shared_address(const void* p) {
+    if (!gpu.shared || !lies_in((const char*)p, 0, gpu.shared, gpu.shared + gpu.shared_bytes))
+        fail("a shared address of %p, which is %s", p, place_of((const char*)p, 1));
+    return (unsigned)((const char*)p - gpu.shared) + SHARED_BEGIN;
+}
+
+char* at_shared_address(const char* instruction, unsigned address) {
+    if (address < SHARED_BEGIN || address >= SHARED_BEGIN + gpu.shared_bytes)
+        fail("%s: shared address %u is outside the block's shared memory", instruction, address);
+    return gpu.shared + (address - SHARED_BEGIN);
+}
+
+void wrote_for_proxy(const void* p, size_t bytes) {
+    size_t from = (shared_address(p) - SHARED_BEGIN) / 4;
+    for (size_t i = from; i < from + bytes / 4; i++) hopper.writer[i] = (uint16_t)(gpu.current->index + 1);
+}
+
+void fence_proxy() {
+    for (size_t i = 0; i < gpu.shared_bytes / 4; i++)
+        if (hopper.writer[i] == gpu.current->index + 1) hopper.writer[i] = 0;
+}
+
+void check_proxy(const char* instruction, const void* p) {
+    int writer = hopper.writer[((const char*)p - gpu.shared) / 4];
+    if (writer) fail("%s reads what thread %d wrote without a fence.proxy.async after it", instruction, writer - 1);
+}
+
+static void finish_copy(const BoxCopy& c) {
+    const CUtensorMap& m = *c.map;
+    const int64_t at[3] = {c.column, c.head, c.row};
+    unsigned bytes = 0;
+    for (unsigned row = 0; row < m.box[2]; row++)
+        for (unsigned head = 0; head < m.box[1]; head++)
+            for (unsigned i = 0; i < m.box[0]; i++, bytes += 2) {
+                int64_t place[3] = {at[0] + i, at[1] + head, at[2] + row};
+                bool inside = true;
+                for (int d = 0; d < 3; d++) inside &= place[d] >= 0 && place[d] < (int64_t)m.dims[d];
+                unsigned to = c.to + bytes;
+                to ^= (to >> 7 & 7) << 4;
+                uint16_t value = 0;
+                if (inside)
+                    copy_bytes(
+                        &value,
+                        m.base + 2 * place[0] + (int64_t)m.strides[0] * place[1] + (int64_t)m.strides[1] * place[2], 2);
+                copy_bytes(at_shared_address("cp.async.bulk.tensor", to), &value, 2);
+            }
+    MBarrier b = read_mbarrier("cp.async.bulk.tensor", c.barrier);
+    b.bytes -= (int)bytes;
+    write_mbarrier(c.barrier, b);
+}
+
+static bool finish_a_copy() {
+    if (!hopper.n_boxes) return false;
+    BoxCopy first = hopper.boxes[0];
+    memmove(hopper.boxes, hopper.boxes + 1, (size_t)--hopper.n_boxes * sizeof *hopper.boxes);
+    return finish_copy(first), true;
+}
+
+void tma_load(const BoxCopy& c) {
+    const CUtensorMap& m = *c.map;
+    size_t bytes = 2 * m.box[0] * m.box[1] * m.box[2], of_all;
+    if (m.magic != CUtensorMap::MAGIC) fail("cp.async.bulk.tensor: no tensor map");
+    if (c.to % 1024) fail("cp.async.bulk.tensor: shared address %u is no multiple of 1024", c.to);
+    at_shared_address("cp.async.bulk.tensor", c.to + (unsigned)bytes - 1);
+    if (!find_allocation(m.base, 1, &of_all)) fail("cp.async.bulk.tensor: the tensor is not in global memory");
+    read_mbarrier("cp.async.bulk.tensor", c.barrier);
+    for (int i = 0; i < hopper.n_unshown; i++)
+        if (hopper.unshown[i] == c.barrier) fail("cp.async.bulk.tensor: the barrier was initialised without a fence");
+    for (size_t i = 0; i < bytes; i += 4)
+        check_proxy("cp.async.bulk.tensor", at_shared_address("", c.to + (unsigned)i));
+    if (gpu.order < 2) return finish_copy(c);
+    for (size_t i = 0; i < bytes; i++) {
+        unsigned char nan = 0xff;
+        copy_bytes(at_shared_address("", c.to + (unsigned)i), &nan, 1);
+    }
+    if (hopper.n_boxes == MOST_BOXES) fail("more than %d tensor copies are under way", MOST_BOXES);
+    hopper.boxes[hopper.n_boxes++] = c;
+}
+
+// ---- Hopper: matmuls of a warpgroup
+
+void wgmma_fence() {
+    gather(~0u, nullptr, 0);
+    gpu.current->hopper.fenced = true;
+}
+
+void wgmma_begin(Product p) {
+    Thread* me = gpu.current;
+    Hopper& h = me->hopper;
+    if (!h.fenced) fail("wgmma without a wgmma.fence since registers were free");
+    if (h.n_products == MOST_PRODUCTS && !h.next) fail("a thread has more than %d wgmma under way", MOST_PRODUCTS);
+    auto& entry = hopper.log[me->warp / 4][++h.count % LOG];
+    if (entry.index < h.count) entry = {h.count, p.a_described, p.b_described};
+    if (entry.index == h.count && (entry.a != p.a_described || entry.b != p.b_described))
+        fail("wgmma: warps of a warpgroup describe different operands");
+    Accumulator* found = nullptr;
+    for (Accumulator& a : h.accumulators)
+        if (a.d == p.d) found = &a;
+    for (Accumulator& a : h.accumulators)
+        if (!found && !a.d) {
+            (found = &a)->d = p.d;
+            a.n = p.n / 2;
+            memcpy(a.value, p.d, sizeof(float) * (size_t)a.n);
+            memset(p.d, 0xff, sizeof(float) * (size_t)a.n);
+        }
+    if (!found) fail("a thread has more than %d accumulators under way", MOST_ACCUMULATORS);
+    p.value = found->value;
+    p.group = h.open_group;
+    if (p.a) memcpy(p.a_before, p.a, sizeof p.a_before);
+    if (h.next == h.n_products) h.next = h.n_products = 0;
+    if (h.n_products == MOST_PRODUCTS) {
+        memmove(h.products, h.products + h.next, sizeof *h.products * (size_t)(h.n_products -= h.next));
+        h.next = 0;
+    }
+    h.products[h.n_products++] = p;
+}
+
+void wgmma_commit() {
+    gather(~0u, nullptr, 0);
+    gpu.current->hopper.open_group++;
+}
+
+Product* wgmma_next(int open) {
+    Hopper& h = gpu.current->hopper;
+    if (h.next == h.n_products || h.products[h.next].group >= h.open_group - open) return nullptr;
+    Product* p = &h.products[h.next++];
+    if (p->a && memcmp(p->a, p->a_before, sizeof p->a_before))
+        fail("registers of a wgmma changed while it was under way");
+    return p;
+}
+
+void wgmma_settle() {
+    Hopper& h = gpu.current->hopper;
+    gather(~0u, nullptr, 0);
+    h.fenced = false;
+    for (Accumulator& a : h.accumulators) {
+        bool open = false;
+        for (int i = h.next; i < h.n_products; i++) open |= h.products[i].d == a.d;
+        if (!a.d || open) continue;
+        for (size_t i = 0; i < sizeof(float) * (size_t)a.n; i++)
+            if (((const unsigned char*)a.d)[i] != 0xff) fail("accumulators of a wgmma changed while it was under way");
+        memcpy(a.d, a.value, sizeof(float) * (size_t)a.n);
+        a.d = nullptr;
+    }
+}
+
 // ---- launch
 
 static void report_return() {
     Thread* me = gpu.current;
     if (me->n_copies) fail("a thread returned before it waited for its cp.async");
+    if (me->hopper.next < me->hopper.n_products) fail("a thread returned before it waited for its wgmma");
     forget_snapshot(me);
     me->state = DONE;
     gpu.left++;
@@ -507,9 +823,11 @@ static void run_block(uint3 index, dim3 block, dim3 grid) {
         t->state = READY;
         t->open_group = 0;
     }
+    begin_hopper_block();
     release(&gpu.start);
     switch_to(gpu.threads[gpu.order & 1 ? gpu.n - 1 : 0]);
     acquire(&gpu.end);
+    end_hopper_block();
 }
 
 void launch(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*body)(void*), void* context) {
@@ -517,8 +835,9 @@ void launch(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, void
     gpu.current = &gpu.host;
     gpu.body = body;
     gpu.context = context;
-    if (shared_bytes > SHARED_BYTES)
-        fail("%zu bytes of dynamic shared memory; GPUs with the least have %zu", shared_bytes, SHARED_BYTES);
+    size_t most = is_hopper() ? SHARED_BYTES_HOPPER : SHARED_BYTES;
+    if (shared_bytes > most)
+        fail("%zu bytes of dynamic shared memory; GPUs with the least have %zu", shared_bytes, most);
     if (!grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535)
         fail("invalid grid (%u,%u,%u)", grid.x, grid.y, grid.z);
     guard_spaces();

@@ -45,6 +45,7 @@ struct dim3 {
 };
 
 struct CUstream_st;
+struct CUtensorMap;
 
 namespace emu {
 
@@ -141,6 +142,55 @@ void async_commit();
 // Takes the copies out of the thread's list that a wait finishes, all but those of the newest groups; their number.
 int finished_copies(int groups_that_may_be_open, const Copy** list);
 
+// ---- what Hopper alone has; the rules are those of the PTX ISA manual
+
+// Whether the emulated GPU is one of sm_90: EMU_CAPABILITY=9. It has 227 KiB of shared memory a block.
+bool is_hopper();
+constexpr size_t SHARED_BYTES_HOPPER = 227 << 10;
+
+// Barriers in shared memory count arrivals and bytes. Waiting threads sleep.
+void mbarrier_init(uint64_t* barrier, unsigned arrivals);
+void mbarrier_init_fence();
+void mbarrier_arrive(uint64_t* barrier, unsigned bytes);
+void mbarrier_wait(uint64_t* barrier, unsigned parity);
+void named_barrier(int index, int threads, bool waits);
+void set_registers(int registers, bool more);
+
+// Dynamic shared memory has addresses, as descriptors name it; it begins at an odd multiple of 16.
+unsigned shared_address(const void* p);
+char* at_shared_address(const char* instruction, unsigned address);
+
+// What a thread wrote for the asynchronous proxy, and that it fenced it; a read of what nobody fenced ends the program.
+void wrote_for_proxy(const void* p, size_t bytes);
+void fence_proxy();
+void check_proxy(const char* instruction, const void* p);
+
+// A copy of TMA: it is made at once, or, by EMU_ORDER 2 and 3, when no thread can run before; until then there is NaN.
+struct BoxCopy {
+    unsigned to;  // shared address
+    const CUtensorMap* map;
+    int column, head, row;
+    uint64_t* barrier;
+};
+void tma_load(const BoxCopy& c);
+
+// A matmul of a warpgroup under way, a thread's part of it. It is made when the thread waits for it, from what is in
+// shared memory then; the accumulators hold NaN until then, and must not be touched, nor registers of a.
+struct Product {
+    float* d;  // (n / 2)
+    float* value;
+    const unsigned* a;  // in registers, or NULL
+    uint16_t rows[2][16];
+    unsigned a_before[4];
+    uint64_t a_described, b_described;
+    int n, transposed_a, transposed_b, add, group;
+};
+void wgmma_fence();
+void wgmma_begin(Product p);
+void wgmma_commit();
+Product* wgmma_next(int open);  // the next one that a wait for all but `open` groups finishes; NULL: none is left
+void wgmma_settle();            // gives accumulators back that nothing works on any more
+
 template <class T>
 T shuffle(unsigned mask, T value, int from_lane) {
     static_assert(sizeof(T) <= LANE_BYTES, "a lane brings at most 64 bytes");
@@ -161,6 +211,7 @@ T shuffle(unsigned mask, T value, int from_lane) {
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
 #define __constant__
+#define __grid_constant__
 #if defined(EMU_ADDRESS_SANITIZER) || defined(EMU_THREAD_SANITIZER) || defined(EMU_FOR_THREAD_SANITIZER)
 #define __shared__ static  // the sanitizer guards it
 #else
@@ -176,9 +227,10 @@ T shuffle(unsigned mask, T value, int from_lane) {
 #define gridDim (emu::position->grid_size)
 #define warpSize 32
 
-#define EMU_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)          \
+#define EMU_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)       \
     emu::check_shared(emu::address_of(kernel), #kernel, (shared_bytes)), \
-    emu::launch_on(stream, #kernel, (grid), (block), (shared_bytes), [=](auto... x) { kernel(x...); }, __VA_ARGS__)
+        emu::launch_on(                                                  \
+            stream, #kernel, (grid), (block), (shared_bytes), [=](auto... x) { kernel(x...); }, __VA_ARGS__)
 #define DYNAMIC_SHARED(type, name) type* name = (type*)emu::dynamic_shared()
 
 // ---- built-in functions
