@@ -71,8 +71,8 @@ NVCC_FLAGS := -std=c++17 -O3 -lineinfo $(GENCODE) --threads 0 -I. $(CUDA_INCLUDE
   -Xcompiler "-Wall -Werror=switch $(WERROR) $(filter -fsanitize% -fno-sanitize% -fno-omit%,$(CFLAGS_$(config)))" \
   $(MPI_COMPILE) $(if $(filter yes,$(CUDNN)),-DHAVE_CUDNN) $(if $(filter yes,$(NCCL)),-DHAVE_NCCL)
 # The emulator's headers come first, so that they stand in for NVIDIA's. It runs fast enough at -O2 only.
-EMU_FLAGS := -std=c++17 $(subst -O0,-O1,$(subst -O3,-O2,$(CFLAGS_$(config)))) $(WARNINGS) -Itest/emu -I. -MMD -MP \
-  -fno-math-errno $(MPI_COMPILE) $(if $(filter yes,$(MPI)),-DHAVE_NCCL)
+EMU_FLAGS := -std=c++17 $(subst -O0,-O1,$(subst -O3,-O2,$(CFLAGS_$(config)))) $(WARNINGS) -Wno-psabi -Itest/emu -I. \
+  -MMD -MP -fno-math-errno $(MPI_COMPILE) $(if $(filter yes,$(MPI)),-DHAVE_NCCL)
 
 LIBRARIES = $(if $(filter yes,$(OPENMP)),$(OPENMP_LINK)) $(MPI_LINK) -lpthread -lm -ldl
 ifeq ($(CUDA),yes)
@@ -179,6 +179,9 @@ $(build)/kernels/cuda/%.o: kernels/cuda/%.cu $(build)/flags
 	$(call step,NVCC $<,$(NVCC) -ccbin $(firstword $(CXX)) $(NVCC_FLAGS) -c $< -o $@)
 # There are no kernels in it, and large headers: once is enough.
 $(build)/kernels/cuda/cudnn_plan.o: private NVCC_FLAGS += -x c++
+# Hopper's own instructions are compiled for it alone, whatever else is asked for; other GPUs never come there.
+$(patsubst %,$(build)/kernels/cuda/%.o,$(filter attention_sm90%,$(cuda_files))): private NVCC_FLAGS := \
+  $(subst $(GENCODE),-gencode arch=compute_90a$(,)code=sm_90a,$(NVCC_FLAGS))
 
 define family_rule
 $(build)/kernels/cpu/%.$(1).o: kernels/cpu/%.c $(build)/flags

@@ -448,12 +448,12 @@ static void bench_matmuls_of(const GptModel* m) {
 
 // ---- section: attention
 
-enum { ATTENTION_ROW = 8192, N_ROWS = 4, N_KINDS = 2 };
+enum { ATTENTION_ROW = 8192, N_ROWS = 4, N_KINDS = 3 };
 
 static const struct {
     const char* name;
     AttentionKernels attention;
-} kinds[N_KINDS] = {{"own", ATTENTION_OWN}, {"cuDNN", ATTENTION_CUDNN}};
+} kinds[N_KINDS] = {{"mma", ATTENTION_OWN}, {"wgmma", ATTENTION_WGMMA}, {"cuDNN", ATTENTION_CUDNN}};
 static const int row_docs[N_ROWS] = {1, 4, 8, 0};
 static double attention_rates[N_ROWS][N_KINDS][2], ragged_mean;
 static char attention_refusals[N_KINDS][ERR_BYTES];
@@ -538,7 +538,7 @@ static void print_attention(void) {
 static void bench_attention_row(int r, int k) {
     char name[128];
     make_row(r);
-    for (int backward = 0; backward < (kinds[k].attention == ATTENTION_OWN ? 2 : 1); backward++) {
+    for (int backward = 0; backward < (kinds[k].attention == ATTENTION_CUDNN ? 1 : 2); backward++) {
         double seconds = measure(backward ? run_attention_backward : run_attention_forward);
         double rate = (backward ? 2.5e-12 : 1e-12) * t.flops / seconds;
         attention_rates[r][k][backward] = rate;

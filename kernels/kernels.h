@@ -19,7 +19,8 @@
 
 typedef struct Stream_* Stream;  // an ordered queue of work; NULL is the backend's default (the CPU has no other)
 
-typedef enum AttentionKernels { ATTENTION_AUTO, ATTENTION_OWN, ATTENTION_CUDNN } AttentionKernels;  // on CUDA
+// On CUDA: the fastest that is right, own by mma.sync, cuDNN's forward pass, own by wgmma (Hopper).
+typedef enum AttentionKernels { ATTENTION_AUTO, ATTENTION_OWN, ATTENTION_CUDNN, ATTENTION_WGMMA } AttentionKernels;
 
 // The limits that a backend must be ready for: the largest dimensions of any later call, and choices for all calls.
 typedef struct KernelLimits {

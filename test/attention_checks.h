@@ -184,7 +184,8 @@ static int open_table(const Kernels* table, const Problem* p, int threads) {
     int C = p->a.NH * p->a.HS;
     KernelLimits limits = {
         .N = (int)MAX(p->k.rows, p->q.rows), .C = C, .OC = 4 * C, .NH = p->a.NH, .NKV = p->a.NKV, .HS = p->a.HS};
-    limits.context = p->longest, limits.threads = threads, limits.dt = p->dt, limits.attention = ATTENTION_OWN;
+    limits.context = p->longest, limits.threads = threads, limits.dt = p->dt;
+    limits.attention = attention_under_test(p->a.HS, p->dt);
     return table->open(&limits, err);
 }
 
@@ -329,6 +330,8 @@ CASES(rows_of_many_tiles_match_the_reference,
       {128, 1, 2, 1, 8, BF16 | PART, {{70, 140}, {260, 260}}},
       {64, 1, 1, 0, 8, BF16 | PART, {{130, 270}, {3, 3}}},
       {64, 1, 1, 1, 8, BF16 | PART, {{300, 300, -140}, {140, 300, 100}, {200, 140, 3}, {40, 270, 300}}},
+      {64, 1, 1, 1, 8, BF16, {{70, 520}}},
+      {64, 1, 1, 0, 8, BF16 | PART, {{4300, 9}}},
       {96, 1, 1, 1, 8, BF16, {{130, 130}, {3, 3}}},
       {80, 1, 2, 1, 8, BF16 | PART, {{66, 70}, {140, 140}}},
       {128, 1, 1, 0, 8, BF16, {{66, 200}, {NONE, 9}, {9, NONE}}})

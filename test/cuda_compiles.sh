@@ -36,7 +36,8 @@ work=build/cuda_compiles
 rm -rf $work
 mkdir -p $work
 flags="-std=c++17 -O3 --threads 0 -I. -DHAVE_CUDNN -DHAVE_NCCL -Xptxas -v -Xcompiler -Wall"
-for a in "$@"; do flags="$flags -gencode arch=compute_$a,code=sm_$a"; done
+codes= # and Hopper's own instructions, which are compiled for it alone
+for a in "$@"; do codes="$codes -gencode arch=compute_$a,code=sm_$a"; done
 includes=$(dirname "$(dirname "$nvcc")")/include
 frontend= # cudnn-frontend's headers, which are a Python package
 for header in build/tools/include/cudnn_frontend.h $(python3 -c '
@@ -57,22 +58,26 @@ for file in $(ls -S kernels/cuda/*.cu); do # the long ones first
     fi
 done > $work/names
 xargs -P "$cores" -I NAME < $work/names \
-    sh -c "mkdir $work/NAME && case NAME in cudnn_plan) host='-x c++' ;; esac # it has no kernels
-        $nvcc $flags $frontend \$host --keep --keep-dir $work/NAME -c kernels/cuda/NAME.cu -o $work/NAME.o \
+    sh -c "mkdir $work/NAME && codes='$codes' && case NAME in
+            cudnn_plan) host='-x c++' ;; # it has no kernels
+            *_sm90*) codes='-gencode arch=compute_90a,code=sm_90a' ;;
+        esac
+        $nvcc $flags \$codes $frontend \$host --keep --keep-dir $work/NAME -c kernels/cuda/NAME.cu -o $work/NAME.o \
         > $work/NAME.log 2>&1; find $work/NAME -type f ! -name '*.ptx' -delete"
 while read -r name; do
-    if [ -e "$work/$name.o" ] && ! grep -q 'warning' "$work/$name.log"; then
+    if [ -e "$work/$name.o" ] && ! grep -qE 'warning|Performance Loss' "$work/$name.log"; then
         ok "$name.cu compiles for sm_$(echo "$@" | tr ' ' ',')"
     else
-        bad "$name.cu" "$(grep -E 'error|warning' "$work/$name.log")"
+        bad "$name.cu" "$(grep -E 'error|warning|Performance Loss' "$work/$name.log")"
     fi
 done < $work/names
 sed -i '/^cudnn_plan$/d' $work/names
 # ptxas names a kernel and its architecture two lines above what the kernel uses.
-spills=$(cat $work/attention.log $work/attention_backward.log | grep -A2 -E "for 'sm_(80|90)'" |
+spills=$(cat $work/attention.log $work/attention_*backward.log $work/attention_sm90.log |
+    grep -A2 -E "for 'sm_(80|90a?)'" |
     grep -E '[1-9][0-9]* bytes spill' | head -n 3)
 [ -z "$spills" ] && ok "attention keeps its registers on sm_80 and sm_90" || bad "attention spills registers:" "$spills"
-local=$(cat $work/*.log | grep -A2 -E "for 'sm_(80|90)'" | grep -B2 -E '[1-9][0-9]* bytes stack frame' |
+local=$(cat $work/*.log | grep -A2 -E "for 'sm_(80|90a?)'" | grep -B2 -E '[1-9][0-9]* bytes stack frame' |
     grep "for 'sm_")
 [ -z "$local" ] && ok "no kernel uses local memory on sm_80 and sm_90" || bad "local memory:" "$local"
 read_all=$(cat $work/*.log | grep -cE '[0-9]+ bytes stack frame')
@@ -162,6 +167,7 @@ kernels_table() {
                 split($0, part, "\047")
                 kernel = part[2]
                 arch = part[4]
+                sub(/a$/, "", arch)
                 kernels[kernel] = 1
             }
             /bytes stack frame/ { spills[kernel, arch] = $5 + $9 }
@@ -203,8 +209,9 @@ fi
 PATH=$PATH:$(dirname "$cuobjdump") # it calls nvdisasm
 for a in "$@"; do
     case $a in 80 | 90 | 100) ;; *) continue ;; esac
-    xargs -P "$cores" -I NAME < $work/names sh -c "[ ! -e $work/NAME.o ] || \
-        $cuobjdump -arch sm_$a -sass $work/NAME.o > $work/NAME.sm_$a.sass 2>&1"
+    xargs -P "$cores" -I NAME < $work/names sh -c "arch=sm_$a
+        case NAME in *_sm90*) [ $a = 90 ] && arch=sm_90a || exit 0 ;; esac
+        [ ! -e $work/NAME.o ] || $cuobjdump -arch \$arch -sass $work/NAME.o > $work/NAME.sm_$a.sass 2>&1"
     wrong=$(awk '
         function tell() { if (loads && !stores) print name ": " loads " loads from shared memory, no store there" }
         /Function :/ { tell(); name = $3; loads = stores = 0; n++ }
@@ -213,6 +220,15 @@ for a in "$@"; do
         END { tell(); if (!n) print "no kernel in the machine code" }' $work/*.sm_$a.sass)
     [ -z "$wrong" ] && ok "what kernels load from shared memory on sm_$a they have put there" ||
         bad "kernels that load from shared memory on sm_$a, where nothing is:" "$wrong"
+done
+
+for name in $(grep _sm90 $work/names); do
+    [ -e $work/$name.sm_90.sass ] || continue
+    if grep -q HGMMA $work/$name.sm_90.sass && grep -q UTMALDG $work/$name.sm_90.sass; then
+        ok "$name.cu multiplies by wgmma (HGMMA), and loads by TMA (UTMALDG)"
+    else
+        bad "$name.cu: expected HGMMA and UTMALDG in the machine code" "$(grep -cE 'HMMA' $work/$name.sm_90.sass) HMMA"
+    fi
 done
 
 # FILE KERNEL: kernels whose mangled names match load and store 16 bytes at a time, and nothing of 2

@@ -35,6 +35,13 @@ static inline int tested_tables(const Kernels** tables) {
     return n;
 }
 
+// TEST_ATTENTION=wgmma: Hopper's kernels, of the head sizes that they take.
+__attribute__((unused)) static AttentionKernels attention_under_test(int HS, DType dt) {
+    const char* text = getenv("TEST_ATTENTION");
+    int takes = HS >= 64 && HS <= 128 && HS % 16 == 0 && dt == DT_BF16;
+    return TESTS_DEVICE && text && !strcmp(text, "wgmma") && takes ? ATTENTION_WGMMA : ATTENTION_OWN;
+}
+
 #ifndef WITHOUT_BACKEND
 // Claims that every instruction set has entries of its own, where has_own says so: the reference's would be tested
 // else. None of a device.

@@ -54,9 +54,11 @@ static int forward(void* out, float* lse, const Attention* a, void* context, Err
     return 0;
 }
 
+static std::remove_pointer<decltype(Kernels::attention_backward)>::type* backward;  // of the candidate
+
 static AttentionTrial trial(Mistake* m) {
     AttentionTrial t;
-    AttentionCandidate c = {"the candidate", forward, m, {FEW, MANY}, 2};
+    AttentionCandidate c = {"the candidate", forward, m, {FEW, MANY}, 2, backward};
     CHECK(cuda_attention_trial(&t, &c, &limits, key, err) == 0);
     return t;
 }
@@ -87,6 +89,44 @@ CLAIM(rows_have_the_documents_that_were_promised) {
     trial(&none);
     CHECK(none.calls == 1 + 6 + 2 && none.longest == CONTEXT && none.most_docs == 8);
     CHECK(memcmp(none.lengths, expected, sizeof expected) == 0);
+}
+
+// Its gradients are those of rows whose first document is one token longer.
+static void back_with_a_border_moved(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
+                                     const Attention* a, DType dt, Stream s) {
+    int cu[MANY + 1], *moved = (int*)k->alloc((size_t)(a->n_docs + 1) * sizeof(int));
+    k->download(cu, a->cu_q, (size_t)(a->n_docs + 1) * sizeof(int), NULL);
+    cu[1]++;
+    k->upload(moved, cu, (size_t)(a->n_docs + 1) * sizeof(int), NULL);
+    Attention wrong = *a;
+    wrong.cu_q = wrong.cu_k = moved;
+    cuda_attention_backward(dq, dk, dv, dout, out, lse, &wrong, dt, s);
+    k->synchronize(NULL);
+    k->free_memory(moved);
+}
+
+static void back_with_a_nan(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
+                            const Attention* a, DType dt, Stream s) {
+    cuda_attention_backward(dq, dk, dv, dout, out, lse, a, dt, s);
+    k->synchronize(NULL);
+    ((bf16*)dv)[(size_t)(a->Nq - 1) * a->ldq] = bf16_from_float(NAN);
+}
+
+CLAIM(gradients_of_a_candidate_that_goes_back_are_compared) {
+    Mistake none = {};
+    empty_cache();
+    backward = cuda_attention_backward;
+    AttentionTrial t = trial(&none);
+    CHECK(!t.refused && says(&t, "own "));
+    empty_cache();
+    backward = back_with_a_nan;
+    t = trial(&none);
+    CHECK(t.refused && says(&t, "wrong in 0 values") && says(&t, "and 1 gradients"));
+    empty_cache();
+    backward = back_with_a_border_moved;
+    t = trial(&none);
+    CHECK(t.refused && says(&t, "wrong in 0 values") && !strstr(t.words, "and 0 gradients"));
+    backward = NULL;
 }
 
 static void move_a_border(bf16* out, float* lse, const int* cu, const Attention* a) {
@@ -146,7 +186,9 @@ CLAIM(a_little_more_than_the_tolerance_is_too_much) {
         Mistake m = mistake(i < 2 ? move_a_value : move_an_lse, 8, 0);
         AttentionTrial t = trial(&m);
         CHECK(t.refused == i % 2);
-        CHECK(says(&t, !t.refused ? "own " : i < 2 ? "wrong in 1 values" : "and 1 log-sum-exps of a row of 8 doc"));
+        CHECK(says(&t, !t.refused ? "own "
+                       : i < 2    ? "wrong in 1 values"
+                                  : ", 1 log-sum-exps and 0 gradients of a row of 8 doc"));
     }
 }
 

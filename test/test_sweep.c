@@ -43,7 +43,7 @@ static int next_size(const char** text, Size* size) {
     return 1;
 }
 
-enum { MOST_KINDS = CPU_ISAS };
+enum { MOST_KINDS = CPU_ISAS + 1 };
 enum { CUTS = 3 };  // ways to cut a row
 
 // Documents of a row, the cheapest way first.
@@ -81,6 +81,7 @@ static void find_kinds(void) {
         kinds[n_kinds++] = (Kind){TESTS_DEVICE || !set ? "own" : set + 1, tables[i], ATTENTION_OWN, ""};
     }
     if (TESTS_DEVICE && n) kinds[n_kinds++] = (Kind){"cudnn", tables[0], ATTENTION_CUDNN, ""};
+    if (TESTS_DEVICE && n) kinds[n_kinds++] = (Kind){"wgmma", tables[0], ATTENTION_WGMMA, ""};
 }
 
 // ---- a model for each shape of heads

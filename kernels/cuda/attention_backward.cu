@@ -262,7 +262,8 @@ void attention_statistics(Statistics* statistics, bf16* zero_dq, const bf16* dou
 static size_t statistics_bytes(int NH, int N) { return ROUND_UP((size_t)NH * N * sizeof(Statistics), (size_t)256); }
 
 size_t cuda_attention_scratch_bytes(const KernelLimits* limits) {
-    size_t sm90 = cuda.major == 9 ? cuda_attention_sm90_scratch_bytes(limits) : 0;
+    int asked = limits->attention == ATTENTION_AUTO || limits->attention == ATTENTION_WGMMA;
+    size_t sm90 = cuda.major == 9 && asked ? cuda_attention_sm90_scratch_bytes(limits) : 0;
     return MAX(sm90, MAX(statistics_bytes(limits->NH, limits->N), cuda_attention_plain_scratch_bytes(limits)));
 }
 

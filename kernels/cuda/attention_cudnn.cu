@@ -67,8 +67,8 @@ static int n_plans;
 // cuda_find_device must come before.
 size_t cuda_cudnn_scratch_bytes(const KernelLimits* limits) {
     CudnnPlan plans[CUDNN_PLANS];
-    int own = limits->attention == ATTENTION_OWN;
-    int n = own ? 0 : cudnn_plans(plans, limits, 10 * cuda.major + cuda.minor, NULL, NULL);
+    int asked = limits->attention == ATTENTION_AUTO || limits->attention == ATTENTION_CUDNN;
+    int n = !asked ? 0 : cudnn_plans(plans, limits, 10 * cuda.major + cuda.minor, NULL, NULL);
     return n > 0 ? plans[n - 1].bytes : 0;
 }
 
@@ -113,16 +113,16 @@ int cuda_cudnn_open(const KernelLimits* limits, Err words) {
     enum { CHOICE_VERSION = 6 };  // to be raised when our own kernels become faster, or the graph another
     char *scratch = (char*)cuda_scratch(cuda_cudnn_scratch_bytes(limits)), key[500];
     int n = cudnn_plans(plans, limits, 10 * cuda.major + cuda.minor, scratch, words);
-    AttentionCandidate cudnns = {"cuDNN", forward, cuda.stream, {}, n};
+    AttentionCandidate cudnns = {"cuDNN", forward, cuda.stream, {}, n, NULL};
     AttentionTrial t = {};
     if (n < 0) return -1;
     auto loses = [&] {
         if (!t.refused && (limits->attention == ATTENTION_CUDNN || t.candidate_ms < t.own_ms)) return 0;
         return fail(words, "%s%s", t.words, limits->attention == ATTENTION_CUDNN ? "; try --device attention=own" : "");
     };
-    snprintf(key, sizeof key, "choice %d, cuDNN %zu by %d, %s, N %d context %d NH %d NKV %d HS %d plans %d",
-             CHOICE_VERSION, cudnn_version, cudnn_headers, cuda.model, limits->N, limits->context, limits->NH,
-             limits->NKV, limits->HS, n);
+    snprintf(key, sizeof key, "choice %d, wgmma %d, cuDNN %zu by %d, %s, N %d context %d NH %d NKV %d HS %d plans %d",
+             CHOICE_VERSION, cuda.wgmma, cudnn_version, cudnn_headers, cuda.model, limits->N, limits->context,
+             limits->NH, limits->NKV, limits->HS, n);
     int known = cuda_attention_trial_kept(&t, cudnns.name, key);
     if (known && loses()) return -1;
     for (n_plans = 0; n_plans < n; n_plans++) {

@@ -8,16 +8,15 @@
 // So tensor cores work on the next scores and on P V while exponentials are taken (FlashAttention-3, Shah et al. 2024),
 // and the warpgroups take turns in giving them work: while one takes exponentials the other multiplies.
 //
-// Budget of a block, by count. D = 128: 2 warpgroups, 128 queries: a tile of keys is 8.4 MFLOP, 2048 cycles of an H100's
-// tensor cores (4096 FLOPs a cycle), 16384 exponentials, 1024 cycles (16 a cycle), and 64 KiB from memory or the cache.
+// Budget of a block, by count. D = 128: 2 warpgroups, 128 queries: a tile of keys is 8.4 MFLOP, 2048 cycles of an
+// H100's tensor cores (4096 FLOPs a cycle), 16384 exponentials, 1024 cycles (16 a cycle), and 64 KiB from memory or the cache.
 // D = 64: 3 warpgroups, 192 queries: 1536 cycles of both, so that exponentials bound it. Registers: 64 of scores, 32
 // of probabilities, D / 2 of results. Shared memory: 160 KiB, or 88.
 #include "kernels/cuda/attention_sm90.cuh"
 
-extern "C" {
-#include "plan/base/base.h"
-}
 #include "kernels/cuda/library.h"
+
+#include <stdio.h>
 
 enum { KEYS = 128 };
 
@@ -280,4 +279,35 @@ void cuda_attention_forward_sm90(void* out, float* lse, const Attention* a, Stre
         (a->HS <= 64 ? forward<64, Out> : forward<128, Out>)((Out*)out, lse, a, s);
     };
     a->partial ? run(0.0f) : run(bf16(0));
+}
+
+// Calls of a trial, which takes what a run has.
+static int forward_of_trial(void* out, float* lse, const Attention* a, void*, Err) {
+    return cuda_attention_forward_sm90(out, lse, a, NULL), 0;
+}
+static void backward_of_trial(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
+                              const Attention* attention, DType, Stream s) {
+    Attention a = *attention;
+    a.ld_dq = a.ldq, a.ld_dkv = a.ldkv;
+    cuda_attention_backward_sm90(dq, dk, dv, dout, out, lse, &a, s);
+}
+
+int cuda_wgmma_open(const KernelLimits* limits, Err words) {
+    enum { CHOICE_VERSION = 1, ALL = 1 << 30 };  // to be raised when kernels become faster
+    AttentionCandidate wgmma = {"wgmma", forward_of_trial, NULL, {8, ALL}, 2, backward_of_trial};
+    AttentionTrial t = {};
+    char key[500];
+    if (cuda.major != 9 || limits->HS < 64 || limits->HS > 128 || limits->HS % 16 || limits->dt != DT_BF16)
+        return fail(
+            words,
+            "attention by wgmma needs a GPU of sm_90, bf16 and heads of 64, 80, 96, 112 or 128; here are sm_%d%d "
+            "and heads of %d; try --device attention=own",
+            cuda.major, cuda.minor, limits->HS);
+    if (limits->attention == ATTENTION_WGMMA) return snprintf(words, ERR_BYTES, "as asked"), 0;
+    snprintf(key, sizeof key, "choice %d, wgmma, %s, N %d context %d NH %d NKV %d HS %d", CHOICE_VERSION, cuda.model,
+             limits->N, limits->context, limits->NH, limits->NKV, limits->HS);
+    if (!cuda_attention_trial_kept(&t, wgmma.name, key) && cuda_attention_trial(&t, &wgmma, limits, key, words))
+        return -1;
+    snprintf(words, ERR_BYTES, "%s", t.words);
+    return !t.refused && t.candidate_ms < t.own_ms ? 0 : -1;
 }

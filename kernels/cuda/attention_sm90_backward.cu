@@ -11,9 +11,9 @@
 // Scores are transposed, so that P^T and dS^T are left operands as they lie in registers; dS goes through shared memory
 // for dQ, which needs the keys of both warpgroups. attention_backward.cu needs 7 matmuls, as it has no dQ in common.
 //
-// dQ of a tile of queries is the sum of what the blocks of its keys bring, each in its turn: first the block of the last
-// keys that a query of the tile sees, then the one before, to that of the first keys. A count in memory says whose turn
-// it is. So bits are the same in every run, and blocks that start together walk behind one another without waiting. The
+// dQ of a tile of queries is the sum of what the blocks of its keys bring, each in its turn: first the block of the
+// last keys that a query of the tile sees, then the one before, to that of the first keys. A count in memory says whose
+// turn it is. So bits are the same in every run, and blocks that start together walk behind one another without waiting. The
 // first writes its part, others add theirs (red, no answer), the last reads the sum and writes the rounded result.
 // Blocks start in the order of their index, and wait only for blocks of lower ones.
 //
@@ -22,7 +22,10 @@
 // and dP, 32 of P and dS as operands. Shared memory: 160 KiB.
 #include "kernels/cuda/attention_sm90.cuh"
 
+#include <limits.h>
+
 enum { KEYS = 128, CONSUMERS = KEYS / 64, THREADS = WARPGROUP * (1 + CONSUMERS), CONSUMER_REGISTERS = 240 };
+enum { SHARE = 4096 };  // queries
 
 template <int D>
 struct Backward {
@@ -61,17 +64,24 @@ struct Places {
 };
 
 // The walk over tiles of queries. A turn is a place in the order in which blocks add to a tile of dQ.
+//
+// In a part of a larger attention few keys may meet many queries, as a prompt its answers. There several blocks have
+// the same keys, each a share of the queries, and add to dK and dV in turn. A share does not depend on what else is in
+// the row, so bits do not either.
 struct Walk {
     int begin, end;  // rows of the document: the first of the first tile, and its queries; equal: no query sees a key
     int offset;      // query i sees the keys before i + offset
     int block;       // the block's place among those of the document's keys
     int n_keys;
-    __device__ __forceinline__ Walk(Tile t, int queries)
+    __device__ __forceinline__ Walk(Tile t, int queries, int share, int share_rows)
         : begin(1 - t.diagonal < t.n_other ? MAX(0, 1 - t.diagonal) / queries * queries : t.n_other),
           end(t.n_other),
           offset(t.diagonal + t.before),
           block(t.before / KEYS),
-          n_keys(t.n_own) {}
+          n_keys(t.n_own) {
+        begin = MIN(end, begin + share * share_rows);
+        end = MIN(end - begin, share_rows) + begin;
+    }
     // Returns how many blocks have their turn at the tile of rows `row` to row + n - 1 before this one.
     __device__ __forceinline__ int turn(int row, int n) const {
         int seen = MIN(n_keys, row + n - 1 + offset);
@@ -220,14 +230,15 @@ __device__ __forceinline__ void bring(const QueryGradient<Gradient>& to, float (
 template <class Gradient>
 struct Results {
     Gradient *dq, *dk, *dv;
-    float* sum;  // (NH, Nq, D): parts of dQ that were brought already
-    int* turns;  // (NH, Nq, CONSUMERS): how many were, of the tile that begins at this row; starts as 0
+    float* sum;              // (NH, Nq, D): parts of dQ that were brought already
+    int* turns;              // (NH, Nq, CONSUMERS): how many were, of the tile that begins at this row; starts as 0
+    int *key_turns, shares;  // (NKV, Nk, CONSUMERS): likewise of shares, which a tile of keys has `shares` of at most
 };
 
 // All the work of warpgroup w: its 64 keys.
 template <int D, class Gradient>
 __device__ __forceinline__ void differentiate(const Results<Gradient>& to, const Attention* a, const Places<D>& at,
-                                              Tile t, const Walk& walk, int kv, int group, int w) {
+                                              Tile t, const Walk& walk, int share, int kv, int group, int w) {
     constexpr int QUERIES = Backward<D>::QUERIES;
     int warp = (int)(threadIdx.x % WARPGROUP / 32), mine = BOX * w + 16 * warp, rows = t.n_rows - mine;
     int row_of_dq = D <= 64 ? BOX * w : 0, column_of_dq = D <= 64 ? 0 : BOX * w;  // the warpgroup's part of a tile
@@ -298,8 +309,13 @@ __device__ __forceinline__ void differentiate(const Results<Gradient>& to, const
         store_rows<D, 1>(to.dk + at_rows, (size_t)a->ld_dkv, rows, a->HS, at.k + mine * D, dk, a->scale);
         store_rows<D, 1>(to.dv + at_rows, (size_t)a->ld_dkv, rows, a->HS, at.v + mine * D, dv, 1.0f);
     } else {
+        int* count = to.key_turns + ((size_t)kv * a->Nk + t.row) * CONSUMERS + w;
+        if (threadIdx.x % WARPGROUP == 0 && share > 0) wait_for_turn(count, share);
+        named_barrier_sync(ALONE + w, WARPGROUP);
         store_floats<D, 1, true>(to.dk + at_rows, (size_t)a->ld_dkv, rows, a->HS, dk, a->scale);
         store_floats<D, 1, true>(to.dv + at_rows, (size_t)a->ld_dkv, rows, a->HS, dv, 1.0f);
+        named_barrier_sync(ALONE + w, WARPGROUP);
+        if (threadIdx.x % WARPGROUP == 0) end_turn(count);
     }
 }
 
@@ -308,10 +324,12 @@ static __global__ void __launch_bounds__(THREADS, 1)
     backward_kernel(Results<Gradient> to, const Statistics* statistics, Attention a, int group,
                     const __grid_constant__ BackwardMaps maps, const int* n_tiles, const Tile* tiles) {
     DYNAMIC_SHARED(bf16, shared);
-    int index = tile_index(), kv = (int)blockIdx.x, w = warpgroup_index() - 1;
+    int index = tile_index(), kv = (int)blockIdx.x / to.shares, share = (int)blockIdx.x % to.shares;
+    int w = warpgroup_index() - 1, share_rows = sizeof(Gradient) == sizeof(float) ? (int)SHARE : INT_MAX / 2;
     if (index >= *n_tiles) return;
     Tile t = tiles[index];
-    Walk walk(t, Backward<D>::QUERIES);
+    Walk walk(t, Backward<D>::QUERIES, share, share_rows);
+    if (share > 0 && walk.begin == walk.end) return;
     Places<D> at(shared);
     if (threadIdx.x == 0) {
         at.sync->q.begin(2, 4 * CONSUMERS);  // the tile, and its statistics
@@ -326,25 +344,25 @@ static __global__ void __launch_bounds__(THREADS, 1)
         if (threadIdx.x < 32 && walk.begin < walk.end) load_all<D>(at, &maps, statistics, t, walk, kv, group, a.Nq);
     } else {
         take_registers<CONSUMER_REGISTERS>();
-        differentiate<D>(to, &a, at, t, walk, kv, group, w);
+        differentiate<D>(to, &a, at, t, walk, share, kv, group, w);
     }
 }
 
 // ---- entries. Scratch: statistics, turns, sums of dQ
 
 typedef struct Scratch {
-    size_t turns, sum, bytes;  // where they begin; the statistics are first
+    size_t turns, key_turns, sum, bytes;  // where they begin; the statistics are first
 } Scratch;
 
-static Scratch scratch_of(int NH, int N, int HS) {
-    size_t n = (size_t)NH * N, D = HS <= 64 ? 64 : 128;
-    size_t turns = ROUND_UP(n * sizeof(Statistics), (size_t)256);
-    size_t sum = turns + ROUND_UP(n * CONSUMERS * sizeof(int), (size_t)256);
-    return {turns, sum, sum + n * D * sizeof(float)};
+static Scratch scratch_of(int NH, int Nq, int NKV, int Nk, int HS) {
+    size_t n = (size_t)NH * Nq, n_keys = (size_t)NKV * Nk, D = HS <= 64 ? 64 : 128;
+    size_t turns = ROUND_UP(n * sizeof(Statistics), (size_t)256), key_turns = turns + n * CONSUMERS * sizeof(int);
+    size_t sum = ROUND_UP(key_turns + n_keys * CONSUMERS * sizeof(int), (size_t)256);
+    return {turns, key_turns, sum, sum + n * D * sizeof(float)};
 }
 
 size_t cuda_attention_sm90_scratch_bytes(const KernelLimits* limits) {
-    return scratch_of(limits->NH, limits->N, limits->HS).bytes;
+    return scratch_of(limits->NH, limits->N, limits->NKV, limits->N, limits->HS).bytes;
 }
 
 template <int D, class Gradient>
@@ -352,18 +370,20 @@ static void backward(Gradient* dq, Gradient* dk, Gradient* dv, const bf16* dout,
                      const Attention* a, Stream s) {
     cudaStream_t stream = cuda_stream(s);
     constexpr size_t bytes = Backward<D>::SHARED_BYTES;
-    Scratch scratch = scratch_of(a->NH, a->Nq, a->HS);
+    Scratch scratch = scratch_of(a->NH, a->Nq, a->NKV, a->Nk, a->HS);
+    int shares = a->partial ? CEIL_DIV(a->Nq, (int)SHARE) : 1;
     char* memory = (char*)cuda_scratch(scratch.bytes);
-    Results<Gradient> to = {dq, dk, dv, (float*)(memory + scratch.sum), (int*)(memory + scratch.turns)};
+    int *turns = (int*)(memory + scratch.turns), *key_turns = (int*)(memory + scratch.key_turns);
+    Results<Gradient> to = {dq, dk, dv, (float*)(memory + scratch.sum), turns, key_turns, shares};
     TileList keys;
     BackwardMaps maps = {
         cuda_tensor_map(a->q, a->Nq, a->NH, a->HS, a->ldq), cuda_tensor_map(a->k, a->Nk, a->NKV, a->HS, a->ldkv),
         cuda_tensor_map(a->v, a->Nk, a->NKV, a->HS, a->ldkv), cuda_tensor_map(dout, a->Nq, a->NH, a->HS, a->ldo)};
     attention_list(NULL, 0, &keys, KEYS, 1, a, s);
     attention_statistics((Statistics*)memory, a->partial ? NULL : (bf16*)dq, dout, out, lse, a, stream);
-    CUDA_CHECK(cudaMemsetAsync(to.turns, 0, scratch.sum - scratch.turns, stream));
+    CUDA_CHECK(cudaMemsetAsync(turns, 0, scratch.sum - scratch.turns, stream));
     cuda_allow_shared(backward_kernel<D, Gradient>, bytes);
-    LAUNCH((backward_kernel<D, Gradient>), tile_grid(&keys, a->NKV), THREADS, bytes, stream, to,
+    LAUNCH((backward_kernel<D, Gradient>), tile_grid(&keys, a->NKV * shares), THREADS, bytes, stream, to,
            (const Statistics*)memory, *a, a->NH / a->NKV, maps, keys.n, keys.tiles);
 }
 

@@ -23,7 +23,7 @@ static inline int attention_tiles_fit(const Attention* a, DType dt) {
 
 // Returns 1 if a call that these take goes to attention_sm90.cu.
 static inline int attention_is_for_sm90(const Attention* a) {
-    return cuda.major == 9 && a->HS >= 64 && a->HS % 16 == 0 && a->Nq > 0 && a->Nk > 0;
+    return cuda.wgmma && a->HS >= 64 && a->HS % 16 == 0 && a->Nq > 0 && a->Nk > 0;
 }
 
 // ---- the list of tiles: rows of one document that one block works on, for each head

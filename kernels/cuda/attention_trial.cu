@@ -1,7 +1,7 @@
-// attention_trial.cu - tries another's forward pass of attention beside our own before a run uses it.
+// attention_trial.cu - tries other kernels of attention beside our own of mma.sync before a run uses them.
 //
-// Rows of this run's sizes go through both: one of the longest documents, and for each number of documents that the
-// candidate has code for one of short documents. The results are kept on disk.
+// Rows of this run's sizes go through both, and back where the candidate does that: one of the longest documents, and
+// for each number of documents that the candidate has code for one of short documents. The results are kept on disk.
 //
 // An illegal access in a foreign kernel spoils the CUDA context, and the process must end. So a trial leaves a mark
 // before it begins: a process that finds the mark of one that is gone does not try again.
@@ -24,10 +24,10 @@ typedef struct Difference {
     float largest;  // of differences
 } Difference;
 
-typedef struct Rows {  // [0] our own results, [1] the candidate's
-    bf16 *qkv, *out[2];
+typedef struct Rows {                   // [0] our own results, [1] the candidate's
+    bf16 *qkv, *out[2], *gradients[2];  // of qkv; NULL if the candidate goes forward only
     float* lse[2];
-    Difference* found;  // (2) of out and lse
+    Difference* found;  // (3) of out, lse and gradients
     int *cu, *host_cu;
 } Rows;
 
@@ -92,10 +92,38 @@ static void compare(Difference* sum, T* const x[2], size_t n, float tolerance) {
     LAUNCH(compare_kernel<T>, blocks, THREADS, 0, cuda.stream, sum, x[0], x[1], n, tolerance);
 }
 
+// Compares vectors of n elements, a thread each.
+static __global__ void compare_vectors_kernel(Difference* sum, const bf16* x, const bf16* y, size_t vectors, int n) {
+    size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    float apart = 0, whole = 0;
+    if (at >= vectors) return;
+    for (size_t i = at * n; i < (at + 1) * n; i++) {
+        float d = widen(x[i]) - widen(y[i]);
+        apart += d * d;
+        whole += widen(x[i]) * widen(x[i]);
+    }
+    float bound = ATTENTION_TRIAL_GRADIENT * sqrtf(whole) + ATTENTION_TRIAL_NOTHING * sqrtf((float)n);
+    if (!(sqrtf(apart) <= bound)) atomicAdd(&sum->wrong, 1);
+}
+
+// The gradient of out is taken to be out, once it is known to be right.
+static void go_back(Rows* r, int side, const Attention* a, const AttentionCandidate* c) {
+    bf16 *dq = r->gradients[side], *dk = dq + a->ldo, *dv = dk + a->NKV * a->HS;
+    (side ? c->backward : cuda_attention_backward)(dq, dk, dv, r->out[0], r->out[0], r->lse[0], a, DT_BF16, NULL);
+}
+
+static void try_back(Rows* r, const Attention* a, const AttentionCandidate* c) {
+    size_t n = (size_t)a->Nq * a->ldq, vectors = n / a->HS;
+    CUDA_CHECK(cudaMemsetAsync(r->gradients[1], 0xff, n * sizeof(bf16), cuda.stream));  // NaN
+    for (int side = 0; side < 2; side++) go_back(r, side, a, c);
+    LAUNCH(compare_vectors_kernel, cuda_blocks(vectors, THREADS), THREADS, 0, cuda.stream, &r->found[2],
+           r->gradients[0], r->gradients[1], vectors, a->HS);
+}
+
 // Returns the candidate's answer, 0 if it computed the row. If that is wrong, t says so.
 static int try_row(AttentionTrial* t, Rows* r, const Attention* a, const AttentionCandidate* c) {
     size_t n = (size_t)a->Nq * a->ldo, n_lse = (size_t)a->Nq * a->NH;
-    Difference d[2];
+    Difference d[3];
     Err why = "";
     cuda_attention_forward(r->out[0], r->lse[0], a, DT_BF16, NULL);
     CUDA_CHECK(cudaMemsetAsync(r->out[1], 0xff, n * sizeof(bf16), cuda.stream));  // NaN
@@ -104,15 +132,17 @@ static int try_row(AttentionTrial* t, Rows* r, const Attention* a, const Attenti
     int status = c->forward(r->out[1], r->lse[1], a, c->context, why);
     compare(&r->found[0], r->out, n, ATTENTION_TRIAL_OUT);
     compare(&r->found[1], r->lse, n_lse, ATTENTION_TRIAL_LSE);
+    if (c->backward && !status) try_back(r, a, c);
     CUDA_CHECK(cudaMemcpyAsync(d, r->found, sizeof d, cudaMemcpyDeviceToHost, cuda.stream));
     CUDA_CHECK(cudaStreamSynchronize(cuda.stream));
-    t->refused = status < 0 || (!status && d[0].wrong + d[1].wrong);
+    t->refused = status < 0 || (!status && d[0].wrong + d[1].wrong + d[2].wrong);
     if (!status) t->difference = fmaxf(t->difference, d[0].largest);
     if (status < 0) snprintf(t->words, sizeof t->words, "%.300s", why);
     else if (t->refused)
         snprintf(t->words, sizeof t->words,
-                 "%s's attention is wrong in %d values, by up to %.2g, and %d log-sum-exps of a row of %d documents",
-                 c->name, d[0].wrong, d[0].largest, d[1].wrong, a->n_docs);
+                 "%s's attention is wrong in %d values, by up to %.2g, %d log-sum-exps and %d gradients of a row of %d "
+                 "documents",
+                 c->name, d[0].wrong, d[0].largest, d[1].wrong, d[2].wrong, a->n_docs);
     return status;
 }
 
@@ -120,8 +150,14 @@ static void try_rows(AttentionTrial* t, Rows* r, const AttentionCandidate* c, co
     enum { RUNS = 5 };
     Err why;
     Attention a = make_row(r, limits, 0);
-    auto own = [&] { return cuda_attention_forward(r->out[0], r->lse[0], &a, DT_BF16, NULL), 0; };
-    auto candidate = [&] { return c->forward(r->out[1], r->lse[1], &a, c->context, why); };
+    auto own = [&] {
+        cuda_attention_forward(r->out[0], r->lse[0], &a, DT_BF16, NULL);
+        return c->backward ? go_back(r, 0, &a, c), 0 : 0;
+    };
+    auto candidate = [&] {
+        int answer = c->forward(r->out[1], r->lse[1], &a, c->context, why);
+        return c->backward ? go_back(r, 1, &a, c), answer : answer;
+    };
     int status = try_row(t, r, &a, c);
     if (t->refused) return;
     t->own_ms = cuda_best_time(RUNS, cuda.stream, own);
@@ -138,13 +174,22 @@ static void try_rows(AttentionTrial* t, Rows* r, const AttentionCandidate* c, co
 }
 
 // Makes one allocation for everything; NULL: there is no memory.
-static char* set_up(Rows* r, const KernelLimits* limits) {
+static char* set_up(Rows* r, const KernelLimits* limits, int goes_back) {
     size_t N = (size_t)limits->N, C = (size_t)limits->NH * limits->HS, W = C + 2 * (size_t)limits->NKV * limits->HS;
-    size_t out = N * C * sizeof(bf16), lse = N * limits->NH * sizeof(float), bytes = 0;
-    const size_t sizes[] = {
-        (N + ATTENTION_TAIL) * W * sizeof(bf16), out, out, lse, lse, 2 * sizeof(Difference), (N + 1) * sizeof(int)};
-    void** const places[] = {(void**)&r->qkv,    (void**)&r->out[0], (void**)&r->out[1], (void**)&r->lse[0],
-                             (void**)&r->lse[1], (void**)&r->found,  (void**)&r->cu};
+    size_t out = N * C * sizeof(bf16), back = goes_back ? N * W * sizeof(bf16) : 0,
+           lse = N * limits->NH * sizeof(float), bytes = 0;
+    const size_t sizes[] = {(N + ATTENTION_TAIL) * W * sizeof(bf16),
+                            out,
+                            out,
+                            back,
+                            back,
+                            lse,
+                            lse,
+                            3 * sizeof(Difference),
+                            (N + 1) * sizeof(int)};
+    void** const places[] = {(void**)&r->qkv,          (void**)&r->out[0],       (void**)&r->out[1],
+                             (void**)&r->gradients[0], (void**)&r->gradients[1], (void**)&r->lse[0],
+                             (void**)&r->lse[1],       (void**)&r->found,        (void**)&r->cu};
     for (size_t size : sizes) bytes += ROUND_UP(size, (size_t)256);
     r->host_cu = (int*)malloc((N + 1) * sizeof(int));
     char *base = r->host_cu ? (char*)cuda_allocate(bytes, false) : NULL, *at = base;
@@ -209,7 +254,7 @@ int cuda_attention_trial(AttentionTrial* t, const AttentionCandidate* c, const K
     char words[2 * NAME], host[NAME] = "";
     Rows r = {};
     *t = AttentionTrial{};
-    char* memory = set_up(&r, limits);
+    char* memory = set_up(&r, limits, c->backward != NULL);
     if (!memory) return free(r.host_cu), fail(err, "no GPU memory to try %s's attention beside our own", c->name);
     gethostname(host, sizeof host - 1);
     snprintf(words, sizeof words, "trial under way, PID %ld on %s", (long)getpid(), host);

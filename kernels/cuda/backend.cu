@@ -212,8 +212,8 @@ void* cuda_scratch(size_t bytes) {
 
 char* cuda_kept(void) { return cuda.scratch + cuda_scratch_planned(); }
 
-static int use_cudnn;     // for the calls that it can do
-static Err cudnns_words;  // why, or why not
+static int use_cudnn;                   // for the calls that it can do
+static Err wgmmas_words, cudnns_words;  // why, or why not
 
 static void close_cuda(void) {
     if (!cuda.stream) return;
@@ -238,9 +238,13 @@ static int open_cuda(const KernelLimits* limits, Err err) {
     if (!cuda.scratch) {
         fail(err, "no GPU memory for %zu MiB of kernel scratch; try a smaller --capacity", cuda.scratch_bytes >> 20);
     } else if (!cuda_matmul_open(err)) {
-        use_cudnn = limits->attention != ATTENTION_OWN && !cuda_cudnn_open(limits, cudnns_words);
-        if (use_cudnn || limits->attention != ATTENTION_CUDNN) return 0;
-        fail(err, "%s", cudnns_words);
+        AttentionKernels asked = limits->attention;
+        int tries_wgmma = asked == ATTENTION_WGMMA || (asked == ATTENTION_AUTO && cuda.major == 9);
+        cuda.wgmma = 0;
+        cuda.wgmma = tries_wgmma && !cuda_wgmma_open(limits, wgmmas_words);
+        use_cudnn = (asked == ATTENTION_AUTO || asked == ATTENTION_CUDNN) && !cuda_cudnn_open(limits, cudnns_words);
+        if ((use_cudnn || asked != ATTENTION_CUDNN) && (cuda.wgmma || asked != ATTENTION_WGMMA)) return 0;
+        fail(err, "%s", asked == ATTENTION_WGMMA ? wgmmas_words : cudnns_words);
     }
     close_cuda();
     return -1;
@@ -249,9 +253,13 @@ static int open_cuda(const KernelLimits* limits, Err err) {
 // ---- attention: our kernels or cuDNN's
 
 static const char* choices(void) {
-    static char text[ERR_BYTES + 128];
+    static char text[2 * ERR_BYTES + 128];
     if (cuda.limits.attention == ATTENTION_OWN) return "";
-    snprintf(text, sizeof text, "%s attention (%s)%s", use_cudnn ? "cuDNN's" : "own", cudnns_words,
+    snprintf(text, sizeof text, "%s attention (%s%s%s)%s",
+             use_cudnn    ? "cuDNN's"
+             : cuda.wgmma ? "wgmma"
+                          : "own",
+             wgmmas_words, *wgmmas_words && *cudnns_words ? "; " : "", cudnns_words,
              use_cudnn && cuda.limits.spread > 1 ? ", own for documents on several ranks" : "");
     return text;
 }

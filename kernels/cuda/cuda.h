@@ -59,6 +59,7 @@ typedef struct CudaDevice {
     int (*settle)(cudaEvent_t event);
     // If not NULL, ends the process with words of its own when a call has failed with this error.
     void (*failing)(const char* what, const char* error);
+    int wgmma;         // 1: attention goes to attention_sm90.cu where that takes it
     int exchange_sms;  // multiprocessors that NCCL may have, while an exchange is under way beside computing; 0 else
 } CudaDevice;
 extern CudaDevice cuda;
@@ -167,7 +168,9 @@ size_t cuda_attention_plain_scratch_bytes(const KernelLimits* limits);
 void cuda_attention_plain_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
 void cuda_attention_plain_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                                    const Attention* a, DType dt, Stream s);
-// attention_sm90.cu, attention_sm90_backward.cu: calls that attention_hopper_fits names
+// attention_sm90.cu, attention_sm90_backward.cu: calls that attention_is_for_sm90 names
+// open tries them, unless they were asked for, and returns as cuda_cudnn_open does.
+int cuda_wgmma_open(const KernelLimits* limits, Err words);
 void cuda_attention_forward_sm90(void* out, float* lse, const Attention* a, Stream s);
 void cuda_attention_backward_sm90(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                                   const Attention* a, Stream s);
@@ -179,6 +182,7 @@ typedef struct AttentionCandidate {
     int (*forward)(void* out, float* lse, const Attention* a, void* context, Err err);
     void* context;
     int docs[CUDNN_PLANS], n;  // it has code for rows of at most docs[i] documents
+    std::remove_pointer<decltype(cuda_attention_backward)>::type* backward;  // NULL: it goes forward only
 } AttentionCandidate;
 
 typedef struct AttentionTrial {
@@ -192,6 +196,9 @@ typedef struct AttentionTrial {
 // 128 products, are off by dS < 2^-10 where |q| |k| < 2 HS. Each side rounds probabilities to bf16, which is 2^-9 of
 // them, beside 2 dS of their scores and normaliser, and its result, 2^-9 of it:  2 (2^-9 + 2^-9 + 2^-9) V.  lse: 4 dS.
 constexpr float ATTENTION_TRIAL_OUT = 6 * 3.4641016f / 512, ATTENTION_TRIAL_LSE = 1.0f / 256;
+// Gradients of a head vector differ, as vectors, by less than this part of it, beside this root mean square. Both
+// sides are given one out, so that they round P, dS and results alike but at borders: 2^-8 of each term.
+constexpr float ATTENTION_TRIAL_GRADIENT = 1.0f / 16, ATTENTION_TRIAL_NOTHING = 1.0f / 1024;
 
 // Reads the trial kept under this key. 1; 0: there is none. One whose process is gone before its end is a refusal.
 int cuda_attention_trial_kept(AttentionTrial* t, const char* candidate, const char* key);

@@ -105,7 +105,7 @@ const Option config_options[] = {
     HEAD("device", "processor or GPU, kernels, precision, memory"),
     {WORD("--device", CHOICE, device, "auto|cpu|cuda|emu|virtual|virtual-cpu"), START | FIRST, "auto",
         "where to compute; virtual: nowhere, ranks only take the time that --machine says"},
-    {WORD("--device attention", CHOICE, attention, "auto|own|cudnn"), RUN, "auto", "kernels on a GPU"},
+    {WORD("--device attention", CHOICE, attention, "auto|own|cudnn|wgmma"), RUN, "auto", "kernels on a GPU"},
     {WORD("--cpu-isa", CHOICE, cpu_isa, "auto|reference|generic|avx2|avx512|avx512bf16|amx"), START, "auto",
         "CPU kernels; auto: the best that this processor has"},
     {NUMBER("--threads", INT, threads, 0, 4096), START, "0", "CPU threads; 0: one a core; default: OMP_NUM_THREADS"},

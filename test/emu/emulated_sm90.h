@@ -1,5 +1,5 @@
-// emulated_sm90.h - the CPU twins of kernels/cuda/ptx_sm90.cuh. They check what NVIDIA's PTX ISA manual demands of wgmma
-// (sections "Register fragments and shared memory matrix layouts", "wgmma.mma_async"), mbarrier, cp.async.bulk.tensor,
+// emulated_sm90.h - the CPU twins of kernels/cuda/ptx_sm90.cuh. They check what NVIDIA's PTX ISA manual demands of
+// wgmma (sections "Register fragments and shared memory matrix layouts", "wgmma.mma_async"), mbarrier, cp.async.bulk.tensor,
 // setmaxnreg and bar; emulator.cc has the machine behind them.
 #pragma once
 #include "cuda.h"
@@ -83,6 +83,7 @@ inline void wgmma_fence() { emu::wgmma_fence(); }
 inline void wgmma_commit() { emu::wgmma_commit(); }
 template <int OPEN>
 void wgmma_wait() {
+    __syncwarp();
     while (emu::Product* p = emu::wgmma_next(OPEN)) emulated_product(p);
     emu::wgmma_settle();
 }

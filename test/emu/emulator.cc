@@ -471,7 +471,7 @@ static struct {
         int generation;
     } named[NAMED];
     BoxCopy boxes[MOST_BOXES];  // under way
-    int n_boxes;
+    int n_boxes, first_box;
     uint16_t writer[SHARED_BYTES_HOPPER / 4 + 1];  // of each 4 bytes of dynamic shared memory, if it did not fence them
     struct {
         int index;  // of a warpgroup's products, from 1
@@ -561,7 +561,7 @@ void set_registers(int registers, bool more) {
 }
 
 static void begin_hopper_block() {
-    hopper.n_unshown = hopper.n_boxes = 0;
+    hopper.n_unshown = hopper.n_boxes = hopper.first_box = 0;
     if (!is_hopper()) return;
     for (auto& b : hopper.named) b.arrived = 0;
     memset(hopper.writer, 0, sizeof hopper.writer);
@@ -646,9 +646,8 @@ static void finish_copy(const BoxCopy& c) {
 
 static bool finish_a_copy() {
     if (!hopper.n_boxes) return false;
-    BoxCopy first = hopper.boxes[0];
-    memmove(hopper.boxes, hopper.boxes + 1, (size_t)--hopper.n_boxes * sizeof *hopper.boxes);
-    return finish_copy(first), true;
+    hopper.n_boxes--;
+    return finish_copy(hopper.boxes[hopper.first_box++ % MOST_BOXES]), true;
 }
 
 void tma_load(const BoxCopy& c) {
@@ -669,7 +668,7 @@ void tma_load(const BoxCopy& c) {
         copy_bytes(at_shared_address("", c.to + (unsigned)i), &nan, 1);
     }
     if (hopper.n_boxes == MOST_BOXES) fail("more than %d tensor copies are under way", MOST_BOXES);
-    hopper.boxes[hopper.n_boxes++] = c;
+    hopper.boxes[(hopper.first_box + hopper.n_boxes++) % MOST_BOXES] = c;
 }
 
 // ---- Hopper: matmuls of a warpgroup

@@ -4,6 +4,7 @@
 # asked for, a transposition forgotten, an address in the wrong space or outside. Each must make a claim of the suite
 # fail. Needs what `make test-programs` has built.
 cd "$(dirname "$0")/../.." || exit 1
+capability=8 kernels=
 cxx=${CXX:-g++} work=build/faults passed=0 failed=0
 mkdir -p $work
 
@@ -24,7 +25,7 @@ build() {
     for o in $objects; do
         case $o in $3.o) others="$others $work/$o" ;; *) others="$others build/$1/emu/$o" ;; esac
     done
-    $cxx -std=c++17 $(flags "$1") -w -fno-math-errno -Itest/emu -I. -x c++ -c $work/$3.cu -o $work/$3.o &&
+    $cxx -std=c++17 $(flags "$1") -w -Wno-psabi -fno-math-errno -Itest/emu -I. -x c++ -c $work/$3.cu -o $work/$3.o &&
         $cxx $(flags "$1") build/$1/test_on_emu/$2.o build/$1/emu/open.o $others build/$1/ragged.a \
             -rdynamic -o $work/test $libraries
 }
@@ -32,7 +33,8 @@ build() {
 # found CLAIM: whether some order of threads makes the claim fail.
 found() {
     for order in 2 0 3 1; do
-        TSAN_OPTIONS=halt_on_error=1 EMU_ORDER=$order TEST_ONLY=$1 timeout 120 $work/test > $work/out 2>&1 || return 0
+        TSAN_OPTIONS=halt_on_error=1 EMU_CAPABILITY=$capability TEST_ATTENTION=$kernels EMU_ORDER=$order \
+            TEST_ONLY=$1 timeout 120 $work/test > $work/out 2>&1 || return 0
     done
     return 1
 }
@@ -121,5 +123,40 @@ fault a_trial_of_long_documents_alone release test_attention_trial a_little_more
     's/i < c->n \&\& !t->refused/i < 0/'
 fault a_mark_that_nobody_minds release test_attention_trial a_trial_that_died attention_trial \
     's/errno == ESRCH/errno == EPERM/'
+
+# What Hopper alone has: a twin's rule each.
+capability=9 kernels=wgmma claim=aligned_rows many=rows_of_many
+fault scores_read_before_they_are_there release test_attention $claim attention_sm90 \
+    's/        wgmma_wait<1>();/        wgmma_wait<2>();/'
+fault registers_changed_under_a_matmul release test_attention $many attention_sm90 \
+    's/        wgmma_wait<0>();$/        wgmma_wait<1>();/'
+fault a_matmul_of_unsettled_registers release test_attention $claim attention_sm90 's/    wgmma_fence();//'
+fault values_released_while_they_are_read release test_attention $many attention_sm90 \
+    '/        bool moved = /{n;N;N;s/\n.*\n/\n/;s/^ *wgmma_wait<0>();\n\(.*\)/\1\n        wgmma_wait<0>();/}'
+fault values_of_a_phase_before release test_attention $many attention_sm90 \
+    's/mbarrier_wait(sync->v.full + before.stage, (unsigned)before.parity)/mbarrier_wait(sync->v.full, 1)/'
+fault barriers_that_tma_does_not_know release test_attention $claim attention_sm90 's/mbarrier_init_fence();//'
+fault registers_that_nobody_has release test_attention $claim attention_sm90 \
+    's/REGISTERS = D <= 64 ? 160/REGISTERS = D <= 64 ? 168/'
+fault a_turn_that_is_not_passed release test_attention $many attention_sm90 \
+    's/pass_turn<CONSUMERS>(w, key + KEYS >= seen)/(void)0/'
+fault a_turn_that_nobody_takes release test_attention $claim attention_sm90 \
+    's/if (!last || w + 1 < CONSUMERS) named/named/'
+fault a_map_of_other_rows release test_attention $claim attention_sm90 \
+    's/ld \* sizeof(bf16)};/ld * sizeof(bf16) + 8};/'
+fault gradients_that_the_other_proxy_does_not_see release test_attention $claim attention_sm90_backward \
+    's/            fence_async_proxy();//'
+fault gradients_read_before_both_have_written_them release test_attention $claim attention_sm90_backward \
+    's/            named_barrier_sync(WRITTEN, .*//'
+fault a_slab_in_the_wrong_place release test_attention $many attention_sm90_backward \
+    's/at.k + column_of_dq \* KEYS/at.k + column_of_dq/'
+fault a_turn_before_the_one_before release test_attention $many attention_sm90_backward \
+    's/attention_list(NULL, 0, &keys, KEYS, 1, a, s)/attention_list(NULL, 0, \&keys, KEYS, 0, a, s)/'
+fault a_sum_that_begins_twice release test_attention $many attention_sm90_backward \
+    's/turn == 0, walk.block/turn >= 0, walk.block/'
+fault values_of_the_next_document release test_attention documents_do_not attention_sm90 \
+    's/\&maps->v, kv, t.other + key, t.n_other - key/\&maps->v, kv, t.other + key, KEYS/'
+fault a_turn_that_is_not_waited_for race test_attention $many attention_sm90_backward \
+    's/named_barrier_sync(ALONE + w, WARPGROUP);//'
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]
