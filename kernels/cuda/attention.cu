@@ -249,27 +249,6 @@ __device__ __forceinline__ void softmax(unsigned p[M][KEYS / 16][4], float s[M][
     }
 }
 
-// Divides by the sums, writes out and lse; queries that see no key get 0 and -infinity. tile: the warp's rows of Q.
-// Out: bf16, or float for a part of a larger attention.
-template <int D, class Out>
-__device__ __forceinline__ void finish(Out* out, float* lse, const Attention* a, int rows, bf16* tile,
-                                       float o[M][D / 8][4], const float largest[M][2], float sum[M][2]) {
-    int lane = (int)lane_index();
-    UNROLL
-    for (int i = 0; i < 2 * M; i++) {
-        int m = i / 2, half = i % 2, row = 16 * m + 8 * half + lane / 4;
-        float total = sum[m][half];
-        total += __shfl_xor_sync(FULL_WARP, total, 1);
-        total += __shfl_xor_sync(FULL_WARP, total, 2);
-        float factor = total == 0 ? 0.0f : 1.0f / total;
-        UNROLL
-        for (int n = 0; n < D / 8; n++) o[m][n][2 * half] *= factor, o[m][n][2 * half + 1] *= factor;
-        if (lane % 4 == 0 && row < rows) lse[row] = total == 0 ? -INFINITY : largest[m][half] * a->scale + logf(total);
-    }
-    if constexpr (sizeof(Out) == sizeof(bf16)) store_rows<D, M>(out, (size_t)a->ldo, rows, a->HS, tile, o, 1.0f);
-    else store_floats<D, M, false>(out, (size_t)a->ldo, rows, a->HS, o, 1.0f);
-}
-
 template <int D, int KEYS>
 constexpr size_t forward_shared_bytes() {
     return (QUERY_TILE + 4 * KEYS) * D * sizeof(bf16);
@@ -316,7 +295,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
         multiply<D, D, M, KEYS / 16>(o, p, v_tile, 0);
     }
     int row = t.row + mine;
-    finish<D>(out + (size_t)row * a.ldo + h * a.HS, lse + (size_t)h * a.Nq + row, &a, rows, my_q, o, largest, sum);
+    finish<D, M>(out + (size_t)row * a.ldo + h * a.HS, lse + (size_t)h * a.Nq + row, &a, rows, my_q, o, largest, sum);
 }
 
 // ---- entries

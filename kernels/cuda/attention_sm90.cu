@@ -9,9 +9,9 @@
 // and the warpgroups take turns in giving them work: while one takes exponentials the other multiplies.
 //
 // Budget of a block, by count. D = 128: 2 warpgroups, 128 queries: a tile of keys is 8.4 MFLOP, 2048 cycles of an
-// H100's tensor cores (4096 FLOPs a cycle), 16384 exponentials, 1024 cycles (16 a cycle), and 64 KiB from memory or the cache.
-// D = 64: 3 warpgroups, 192 queries: 1536 cycles of both, so that exponentials bound it. Registers: 64 of scores, 32
-// of probabilities, D / 2 of results. Shared memory: 160 KiB, or 88.
+// H100's tensor cores (4096 FLOPs a cycle), 16384 exponentials, 1024 cycles (16 a cycle), and 64 KiB from memory or the
+// cache. D = 64: 3 warpgroups, 192 queries: 1536 cycles of both, so that exponentials bound it. Registers: 64 of
+// scores, 32 of probabilities, D / 2 of results. Shared memory: 160 KiB, or 88.
 #include "kernels/cuda/attention_sm90.cuh"
 
 #include "kernels/cuda/library.h"
@@ -69,54 +69,30 @@ __device__ __forceinline__ void load_all(const Places<D>& to, const ForwardMaps*
     }
 }
 
-// The running softmax of a lane's two rows: the largest score, and the lane's part of the sum.
-struct Running {
-    float largest[2], sum[2];
-};
-
-// s becomes exp(s - max); keep: the factors for what was summed before. Returns whether any of the warp's is not 1.
-__device__ __forceinline__ bool exponentials(float (&s)[KEYS / 8][4], Running* run, float keep[2], float scale2) {
+// s becomes exp(s - max) by the running softmax of a lane's two rows: the largest score, and the lane's part of the
+// sum. keep: the factors for what was summed before. Returns whether any of the warp's is not 1.
+__device__ __forceinline__ bool exponentials(float (&s)[KEYS / 8][4], float largest[2], float sum[2], float keep[2],
+                                             float scale2) {
     bool moved = false;
     UNROLL
     for (int half = 0; half < 2; half++) {
-        float old = run->largest[half], top = old;
+        float old = largest[half], top = old;
         UNROLL
         for (int n = 0; n < KEYS / 8; n++) top = fmaxf(top, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
         top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 1));
         top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 2));
-        float base = top == -INFINITY ? 0.0f : top * scale2, sum = 0;  // a row that has seen no key yet
+        float base = top == -INFINITY ? 0.0f : top * scale2, more = 0;  // a row that has seen no key yet
         keep[half] = fast_exp2(old * scale2 - base);
         moved |= top != old;
-        run->largest[half] = top;
+        largest[half] = top;
         UNROLL
         for (int n = 0; n < KEYS / 8; n++) {
             UNROLL
-            for (int j = 2 * half; j < 2 * half + 2; j++) sum += s[n][j] = fast_exp2(s[n][j] * scale2 - base);
+            for (int j = 2 * half; j < 2 * half + 2; j++) more += s[n][j] = fast_exp2(s[n][j] * scale2 - base);
         }
-        run->sum[half] = run->sum[half] * keep[half] + sum;
+        sum[half] = sum[half] * keep[half] + more;
     }
     return __any_sync(FULL_WARP, moved);
-}
-
-// Divides by the sums, writes out and lse; queries that see no key get 0 and -infinity. tile: the warp's rows of Q.
-template <int D, class Out>
-__device__ __forceinline__ void finish(Out* out, float* lse, const Attention* a, int rows, bf16* tile,
-                                       float (&o)[1][D / 8][4], const Running* run) {
-    int lane = (int)lane_index();
-    UNROLL
-    for (int half = 0; half < 2; half++) {
-        int row = 8 * half + lane / 4;
-        float total = run->sum[half];
-        total += __shfl_xor_sync(FULL_WARP, total, 1);
-        total += __shfl_xor_sync(FULL_WARP, total, 2);
-        float factor = total == 0 ? 0.0f : 1.0f / total;
-        UNROLL
-        for (int n = 0; n < D / 8; n++) o[0][n][2 * half] *= factor, o[0][n][2 * half + 1] *= factor;
-        if (lane % 4 == 0 && row < rows)
-            lse[row] = total == 0 ? -INFINITY : run->largest[half] * a->scale + logf(total);
-    }
-    if constexpr (sizeof(Out) == sizeof(bf16)) store_rows<D, 1>(out, (size_t)a->ldo, rows, a->HS, tile, o, 1.0f);
-    else store_floats<D, 1, false>(out, (size_t)a->ldo, rows, a->HS, o, 1.0f);
 }
 
 // Begins S = Q K^T, and O += P V, of a tile of keys.
@@ -151,13 +127,12 @@ __device__ __forceinline__ void attend(Out* out, float* lse, const Attention* a,
                                        int h, int w) {
     Sync* sync = at.sync;
     constexpr int CONSUMERS = Forward<D>::CONSUMERS;
-    int warp = (int)(threadIdx.x % WARPGROUP / 32), mine = BOX * w + 16 * warp,
-        rows = t.n_rows - mine;                            // may be negative
+    int mine = BOX * w + (int)(threadIdx.x % WARPGROUP / 32) * 16, rows = t.n_rows - mine;  // may be negative
     int diagonal = t.diagonal + mine, n_keys = t.n_other;  // row i of the warp sees the first diagonal + i keys
     float scale2 = a->scale * LOG2_E, s[1][KEYS / 8][4], o[1][D / 8][4], keep[2];
     unsigned p[1][KEYS / 16][4];
     const bf16* my_q = at.q + w * BOX * D;
-    Running run = {{-INFINITY, -INFINITY}, {0, 0}};
+    float largest[1][2] = {{-INFINITY, -INFINITY}}, sum[1][2] = {};
     Ring ring = {0, 0};
     clear<1, D / 8>(o);
     clear<1, KEYS / 8>(s);
@@ -166,7 +141,7 @@ __device__ __forceinline__ void attend(Out* out, float* lse, const Attention* a,
     auto exponentials_of_tile = [&] {  // returns whether older results have to be scaled by keep
         if (KEYS > MIN(diagonal, n_keys)) hide_from<1, KEYS / 8>(s, diagonal, n_keys);
         diagonal -= KEYS, n_keys -= KEYS;
-        return exponentials(s[0], &run, keep, scale2);
+        return exponentials(s[0], largest[0], sum[0], keep, scale2);
     };
     if (seen > 0) {
         take_turn(w);
@@ -209,7 +184,8 @@ __device__ __forceinline__ void attend(Out* out, float* lse, const Attention* a,
     }
     named_barrier_sync(ALONE + w, WARPGROUP);  // Q was read by all four warps
     size_t row = (size_t)(t.row + mine);
-    finish<D>(out + row * a->ldo + h * a->HS, lse + (size_t)h * a->Nq + row, a, rows, at.q + mine * D, o, &run);
+    finish<D, 1>(out + row * a->ldo + h * a->HS, lse + (size_t)h * a->Nq + row, a, rows, at.q + mine * D, o, largest,
+                 sum);
 }
 
 template <int D, class Out>

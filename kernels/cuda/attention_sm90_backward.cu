@@ -13,9 +13,9 @@
 //
 // dQ of a tile of queries is the sum of what the blocks of its keys bring, each in its turn: first the block of the
 // last keys that a query of the tile sees, then the one before, to that of the first keys. A count in memory says whose
-// turn it is. So bits are the same in every run, and blocks that start together walk behind one another without waiting. The
-// first writes its part, others add theirs (red, no answer), the last reads the sum and writes the rounded result.
-// Blocks start in the order of their index, and wait only for blocks of lower ones.
+// turn it is. So bits are the same in every run, and blocks that start together walk behind one another without
+// waiting. The first writes its part, others add theirs (red, no answer), the last reads the sum and writes the rounded
+// result. Blocks start in the order of their index, and wait only for blocks of lower ones.
 //
 // Budget of a tile of 64 queries at D = 128, by count: 10.5 MFLOP, 2560 cycles of an H100's tensor cores; 8192
 // exponentials, 512 cycles; 32 KiB of Q and dO in, 32 KiB of dQ out, to the cache. Registers: 128 of dK and dV, 64 of S
@@ -25,7 +25,7 @@
 #include <limits.h>
 
 enum { KEYS = 128, CONSUMERS = KEYS / 64, THREADS = WARPGROUP * (1 + CONSUMERS), CONSUMER_REGISTERS = 240 };
-enum { SHARE = 4096 };  // queries
+enum { SHARE = 4096 };  // queries that a block takes in a part of a larger attention
 
 template <int D>
 struct Backward {
@@ -362,7 +362,8 @@ static Scratch scratch_of(int NH, int Nq, int NKV, int Nk, int HS) {
 }
 
 size_t cuda_attention_sm90_scratch_bytes(const KernelLimits* limits) {
-    return scratch_of(limits->NH, limits->N, limits->NKV, limits->N, limits->HS).bytes;
+    int spread = MAX(1, limits->spread);
+    return scratch_of(limits->NH, limits->N, CEIL_DIV(limits->NKV, spread), limits->N * spread, limits->HS).bytes;
 }
 
 template <int D, class Gradient>

@@ -1,6 +1,6 @@
 // emulated_sm90.h - the CPU twins of kernels/cuda/ptx_sm90.cuh. They check what NVIDIA's PTX ISA manual demands of
-// wgmma (sections "Register fragments and shared memory matrix layouts", "wgmma.mma_async"), mbarrier, cp.async.bulk.tensor,
-// setmaxnreg and bar; emulator.cc has the machine behind them.
+// wgmma, mbarrier, cp.async.bulk.tensor, setmaxnreg and bar (sections "Register fragments and shared memory matrix
+// layouts" and those of the instructions); emulator.cc has the machine behind them.
 #pragma once
 #include "cuda.h"
 #include "emulated_ptx.h"

@@ -584,7 +584,8 @@ static void end_hopper_block() {
         if (gpu.threads[i]->hopper.registers != gpu.threads[i / 128 * 128]->hopper.registers)
             fail("setmaxnreg: warps of a warpgroup have different numbers of registers");
     }
-    if (registers > REGISTERS) fail("setmaxnreg: the warpgroups wait for ever for %d registers", registers);
+    if (registers > REGISTERS / gpu.n / 8 * 8 * gpu.n)
+        fail("setmaxnreg: the warpgroups wait for ever for %d registers", registers);
     if (hopper.n_boxes) fail("the block ended before its tensor copies arrived");
     for (int i = 1; i < NAMED; i++)
         if (hopper.named[i].arrived)
