@@ -256,7 +256,7 @@ static void run_adamw(void) {
     a.grad_scale = o.one;
     a.t = 10;
     a.rounding = o.rounding;
-    w.k->adamw(&a, DT_BF16, NULL);
+    w.k->adamw(&a, 1, DT_BF16, NULL);
 }
 static void run_sum_of_squares(void) { w.k->sum_of_squares(o.norm, in32(o.n), o.n, NULL); }
 

@@ -138,7 +138,7 @@ static void run_classifier(void) { w.k->classifier(w.losses, w.logits, w.targets
 static void run_adamw(void) {
     static const float scale = 1;
     AdamW a = {w.param, w.master, w.m, w.v, w.grad, WEIGHTS, {0}, 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, &scale, 10, 0, 0};
-    w.k->adamw(&a, w.dt, NULL);
+    w.k->adamw(&a, 1, w.dt, NULL);
 }
 static void run_sum_of_squares(void) { w.k->sum_of_squares(&w.norm, w.grad, WEIGHTS, NULL); }
 

@@ -116,6 +116,8 @@ typedef struct AdamW {
     int freeze;
 } AdamW;
 
+enum { ADAMW_TENSORS = 42 };  // of a call: what the 4 KiB of a launch's parameters have room for
+
 // A token to draw from a row of logits: its random number, and the result.
 typedef struct Draw {
     double u;       // uniform in [0, 1): the caller's, so that the same draw can be made again anywhere
@@ -263,7 +265,9 @@ typedef struct Kernels {
 
     // ---- optimizer
 
-    void (*adamw)(const AdamW* a, DType dt, Stream s);
+    // Steps n <= ADAMW_TENSORS tensors that share no memory, in one launch. The bits are those of a call each. All have
+    // the first one's lr, beta1, beta2, eps, grad_scale and t.
+    void (*adamw)(const AdamW* a, int n, DType dt, Stream s);
     // result (1) double += sum of x[i]^2 in a fixed order; on the device.
     void (*sum_of_squares)(double* result, const float* x, size_t n, Stream s);
     // scale (1) fp32 = min(1, clip / sqrt(norm2)), 1 with clip = 0; NaN where norm2 is not finite. Both on the device.

@@ -394,7 +394,7 @@ static void sample(Draw* draws, const void* logits, const Sampling* how, int N, 
 
 // ---- optimizer
 
-static void adamw(const AdamW* a, DType dt, Stream s) {
+static void adamw_tensor(const AdamW* a, DType dt) {
     double m_correction = 1 - pow(a->beta1, a->t), v_correction = 1 - pow(a->beta2, a->t), scale = *a->grad_scale;
     for (size_t i = 0; i < a->n && isfinite(scale); i++) {
         if (a->freeze && a->grad[i] == 0) continue;
@@ -407,6 +407,10 @@ static void adamw(const AdamW* a, DType dt, Stream s) {
         if (dt == DT_BF16) ((bf16*)a->param)[i] = bf16_round(a->master[i], a->rounding, place_of(&a->place, i));
         else if (a->param != a->master) store(a->param, i, a->master[i], dt);
     }
+}
+
+static void adamw(const AdamW* a, int n, DType dt, Stream s) {
+    for (int i = 0; i < n; i++) adamw_tensor(&a[i], dt);
 }
 
 static void sum_of_squares(double* result, const float* x, size_t n, Stream s) {

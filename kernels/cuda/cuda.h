@@ -32,6 +32,7 @@ extern "C" {
 #else
 #include <emulated_ptx.h>
 #define UNROLL
+#define __grid_constant__
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
     (EMU_LAUNCH(kernel, grid, block, shared_bytes, stream, __VA_ARGS__), cuda_keep_pace(stream))
 #endif

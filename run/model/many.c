@@ -76,22 +76,27 @@ static void direct(Model* m, const Config* config) {
     muon_direct(m->ranks->muon, m);
 }
 
-// Steps all runs. If m->ranks->next is set, weights leave as they are updated.
+// Steps all runs. If m->ranks->next is set, weights leave bucket by bucket as they are updated.
 static void step(Model* m, const Config* config, double lr, int64_t t) {
     Model* owner = model_owner(m);
-    int is_muon = owner->ranks->muon != NULL;
+    int is_muon = owner->ranks->muon != NULL, left = 0;
+    StepList list = {.n = 0};
     if (is_muon) direct(owner, config);
     if (m->ranks->next) zero_begin_gather(m->ranks->next);
     for (int i = 0; i < shape_tensors(&owner->shape); i++) {
         OwnedRun runs[MOST_RUNS];
         Segment segment = zero_segment(owner, i);
-        if (m->ranks->next) zero_advance_gather(m->ranks->next, segment.tensor.bucket);
+        if (m->ranks->next && segment.tensor.bucket > left) {
+            model_add_step(owner, &list, NULL);  // a list must not keep what leaves
+            zero_advance_gather(m->ranks->next, left = segment.tensor.bucket);
+        }
         for (int r = 0, n = tp_runs(runs, owner, &segment); r < n; r++) {
             AdamW a = step_of(owner, config, &runs[r], lr, t);
             if (is_muon && muon_takes(segment.tensor.id)) m->k->ranks->follow(&a, m->dt, m->s);
-            else m->k->adamw(&a, m->dt, m->s);
+            else model_add_step(owner, &list, &a);
         }
     }
+    model_add_step(owner, &list, NULL);
     if (m->ranks->next) zero_advance_gather(m->ranks->next, shape_buckets(&owner->shape));
     zero_clear_grads(m);
 }

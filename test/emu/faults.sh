@@ -115,6 +115,8 @@ fault a_sum_over_lanes_without_the_first release test_sample the_token_is_where 
     's/if (lane >= lanes) sum/if (lane > lanes) sum/'
 fault a_softmax_of_the_drawn_ids_alone release test_sample ids_without_text sample \
     's/v < how.V; v += THREADS) total/v < ids; v += THREADS) total/'
+fault a_tensor_behind_the_last_of_a_launch release test_ops one_call_steps optimizer \
+    's/at + step < k.n/at + step <= k.n/'
 fault a_nan_that_passes_a_trial release test_attention_trial a_value_that_is_no_number attention_trial \
     's/!(apart <= tolerance)/apart > tolerance/'
 fault a_trial_of_long_documents_alone release test_attention_trial a_little_more_than attention_trial \
