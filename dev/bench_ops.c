@@ -96,13 +96,13 @@ static void run_residual(void) {
     w.k->norm_forward(w.c, w.a, w.mean, w.rstd, w.b, w.c, w.weight, w.bias, 1e-5f, N, C, w.dt, NULL);
 }
 static void run_layernorm_backward(void) {
-    w.k->norm_backward(w.a, w.dweight, w.dbias, w.b, w.c, w.weight, w.mean, w.rstd, N, C, w.dt, NULL);
+    w.k->norm_backward(w.a, w.dweight, w.dbias, NULL, w.b, w.c, w.weight, w.mean, w.rstd, N, C, w.dt, NULL);
 }
 static void run_rmsnorm_forward(void) {
     w.k->norm_forward(w.c, w.a, NULL, w.rstd, w.b, w.c, w.weight, NULL, 1e-6f, N, C, w.dt, NULL);
 }
 static void run_rmsnorm_backward(void) {
-    w.k->norm_backward(w.a, w.dweight, NULL, w.b, w.c, w.weight, NULL, w.rstd, N, C, w.dt, NULL);
+    w.k->norm_backward(w.a, w.dweight, NULL, NULL, w.b, w.c, w.weight, NULL, w.rstd, N, C, w.dt, NULL);
 }
 static void rotate(int qk_norm, int backward) {
     Rotary r = {w.positions, w.table, N, NH, NKV, HS, (NH + 2 * NKV) * HS, NULL, NULL, 1e-6f};

@@ -141,6 +141,7 @@ typedef struct Kernels {
     int virtual_time;    // clock and events are of a virtual time, which ops and collectives advance: virtual/virtual.h
     int no_results;      // then, too, no op computes anything: memory holds only what was uploaded
     int attention_tail;  // rows: an Attention with these in `tail` may run faster; 0: none does
+    int sums_dx;         // norm_backward of LayerNorm takes dx_sums: cheaper than reading dx again
     size_t libraries, comm_libraries;  // bytes of device memory that its libraries, and the transport's, take at most
     const struct RankOps* ranks;  // ops that only many ranks use (kernels/rank_ops.h); NULL: this table runs on one
 
@@ -188,8 +189,10 @@ typedef struct Kernels {
     //   dx += rstd * (g - mean(g) - xhat * mean(g * xhat)),  dweight += sum(dout * xhat),  dbias += sum(dout)
     // RMSNorm: xhat = x * rstd,  dx += rstd * (g - xhat * mean(g * xhat)),  dweight as above.
     // dx (N,C) +=, dweight (C) fp32 +=, dbias (C) fp32 +=; dout (N,C), x (N,C), mean and rstd from the forward pass.
-    void (*norm_backward)(void* dx, float* dweight, float* dbias, const void* dout, const void* x, const void* weight,
-                          const float* mean, const float* rstd, int N, int C, DType dt, Stream s);
+    // dx_sums (C) fp32 += the column sums of the dx that is left, which is the gradient of the bias of a linear before
+    // the residual stream; NULL: none. Only with sums_dx.
+    void (*norm_backward)(void* dx, float* dweight, float* dbias, float* dx_sums, const void* dout, const void* x,
+                          const void* weight, const float* mean, const float* rstd, int N, int C, DType dt, Stream s);
 
     // ---- matmul: out = x W^T + bias;  dx = dout W,  dW += dout^T x,  dbias += column sums of dout
 

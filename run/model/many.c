@@ -41,6 +41,8 @@ static void use_layer(Model* m, int l, int direction) {
     if (direction < 0) zero_open_grads(m, l);
 }
 
+static int grads_stay(const Model* m) { return m->ranks->zero.stage == 1; }
+
 // ---- the update
 
 // Finds the memory of a run of elements that this rank owns. Copies of an element, which ranks with the same key/value
@@ -120,7 +122,7 @@ static void reduce(Model* m) {
 
 // Each table serves some ranks: those that compute whole linears, those that compute others than they own or have
 // adapters, those that cut them.
-static const ManyRanks whole_linears = {AROUND_LAYERS_AND_STEPS};
+static const ManyRanks whole_linears = {AROUND_LAYERS_AND_STEPS, .grads_stay = grads_stay};
 static const ManyRanks other_linears = {AROUND_LAYERS_AND_STEPS, LINEARS};
 static const ManyRanks cut_linears = {
     AROUND_LAYERS_AND_STEPS,

@@ -66,7 +66,9 @@ fault a_barrier_missing_after_staging release test_attention aligned_rows attent
     's|__syncthreads();  // this step.*||'
 fault the_same_barrier_as_a_race race test_attention aligned_rows attention 's|__syncthreads();  // this step.*||'
 fault a_barrier_missing_before_reuse race test_ops_block layernorm_backward norm \
-    '/add_columns<T, COLUMNS, CENTRED>(sums/,/__syncthreads/s/__syncthreads();//'
+    's|__syncthreads();  // all have read.*||'
+fault a_team_that_does_not_wait_for_the_one_before race test_ops_block layernorm_backward norm \
+    's|__syncthreads();  // the next team.*||'
 fault the_same_between_queries_and_keys race test_ops_block rotary_backward_passes rotary \
     's|__syncthreads();  // of_warps may be used again||'
 fault a_step_ahead_that_never_comes release test_attention heads_that_share_keys attention_backward \
