@@ -43,8 +43,7 @@ static void norm_forward(const Model* m, const Row* row, const NormEntry* n, int
                        W(n->weight), W(n->bias), (float)m->shape.eps, row->own, m->shape.C, m->dt, m->s);
 }
 
-// Adds to D_RESIDUAL the gradient by x; D_NORM has the gradient by the norm's output. dx_sums (C) += the columns of
-// D_RESIDUAL then, unless it is NULL.
+// Adds to D_RESIDUAL the gradient by x, and the sums of its columns to dx_sums; D_NORM has that by the norm's output.
 static void norm_backward(const Model* m, const Row* row, const NormEntry* n, int l, float* dx_sums) {
     m->k->norm_backward(ACT(D_RESIDUAL), DW(n->weight), DW(n->bias), dx_sums, own_tokens(m, ACT(D_NORM), row, l),
                         ACT(n->x), W(n->weight), STAT(n->mean), STAT(n->rstd), row->own, m->shape.C, m->dt, m->s);

@@ -16,7 +16,7 @@ enum {
     FEW_WARPS_BYTES = 64 << 10,   // all widths of GPT-2, also in fp32
     FLIGHT = 4,                   // reads that a lane has under way at once
     SMS = 132,                    // that blocks of the backward pass fill at once, each with
-    SM_BLOCKS = 3,                // so many at most,
+    SM_BLOCKS = 3,                // so many at most, as those of 224 threads are,
     PART_ROWS = 16,               // of so many rows at least
     WIDE_THREADS = 512,           // of a block for rows that are wider than a team
 };
@@ -29,9 +29,8 @@ static __host__ __device__ __forceinline__ size_t kept_stride(int C) {
 
 // Returns the warps of a block whose rows are kept; 0: they do not fit.
 static int keeping_warps(size_t bytes_of_warp) {
-    return MANY_WARPS * bytes_of_warp <= MANY_WARPS_BYTES ? MANY_WARPS
-           : FEW_WARPS * bytes_of_warp <= FEW_WARPS_BYTES ? FEW_WARPS
-                                                          : 0;
+    if (MANY_WARPS * bytes_of_warp <= MANY_WARPS_BYTES) return MANY_WARPS;
+    return FEW_WARPS * bytes_of_warp <= FEW_WARPS_BYTES ? FEW_WARPS : 0;
 }
 
 // ---- forward
@@ -133,7 +132,7 @@ struct Backward {
     int N, C;
 };
 
-// Threads that an SM's registers have room for, at most 80, 128 or 168 for each, and threads of a block.
+// Threads that an SM's registers have room for, at most 80, 128 or 168 a thread, and threads of a block.
 template <int PACKS, int SUMS>
 constexpr int SM_THREADS = PACKS == 1 ? 768
                            : SUMS < 3 ? 512
@@ -237,8 +236,7 @@ template <class T, int W, int PACKS, int SUMS>
 static int backward_by_teams(const Backward& b, cudaStream_t stream) {
     int lanes = (int)ROUND_UP(CEIL_DIV(b.C, W * PACKS), 32), threads = MOST_THREADS<PACKS, SUMS> / lanes * lanes;
     if (threads == 0) return 0;
-    int sm_blocks = SM_THREADS<PACKS, SUMS> / threads;
-    unsigned blocks = (unsigned)parts_of((size_t)b.N, MIN(sm_blocks, (int)SM_BLOCKS));
+    unsigned blocks = (unsigned)parts_of((size_t)b.N, SM_THREADS<PACKS, SUMS> / threads);
     LAUNCH((backward_kernel<T, W, PACKS, SUMS>), blocks, threads, 0, stream, b, lanes);
     return (int)blocks;
 }

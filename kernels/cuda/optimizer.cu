@@ -58,11 +58,10 @@ typedef struct Slice {
 // The parameters of a launch, among which a block searches its tensor: they lie in the cache of constants.
 template <Update UPDATE>
 struct Batch {
-    static constexpr int MOST = UPDATE == ADAMW ? ADAMW_TENSORS : 1;
     float m_keep, m_take, v_keep, v_take, v_correction, lr_corrected, lr, eps;
     const float* grad_scale;
     int n;
-    Slice slice[MOST];
+    Slice slice[UPDATE == ADAMW ? ADAMW_TENSORS : 1];
 };
 static_assert(sizeof(Batch<ADAMW>) <= 4096 && ADAMW_TENSORS <= 64, "what a launch takes, and six halvings find");
 
