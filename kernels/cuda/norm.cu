@@ -18,7 +18,7 @@ enum {
     SMS = 132,                    // that blocks of the backward pass fill at once, each with
     SM_BLOCKS = 3,                // so many at most, as those of 224 threads are,
     PART_ROWS = 16,               // of so many rows at least
-    WIDE_THREADS = 512,           // of a block for rows that are wider than a team
+    WIDE_THREADS = 256,           // of a block for rows that are wider than a team
 };
 
 // Returns the elements from one kept row to the next: all begin 16-byte aligned.
