@@ -78,6 +78,20 @@ static void direct(Model* m, const Config* config) {
     muon_direct(m->ranks->muon, m);
 }
 
+// Tensors that are stepped by one launch.
+typedef struct StepList {
+    AdamW step[ADAMW_TENSORS];
+    int n;
+} StepList;
+
+// Adds a tensor, after which a full list is stepped; NULL steps what there is.
+static void add_step(const Model* m, StepList* list, const AdamW* a) {
+    if (a) list->step[list->n++] = *a;
+    if (a && list->n < ADAMW_TENSORS) return;
+    m->k->adamw(list->step, list->n, m->dt, m->s);
+    list->n = 0;
+}
+
 // Steps all runs. If m->ranks->next is set, weights leave bucket by bucket as they are updated.
 static void step(Model* m, const Config* config, double lr, int64_t t) {
     Model* owner = model_owner(m);
@@ -89,16 +103,16 @@ static void step(Model* m, const Config* config, double lr, int64_t t) {
         OwnedRun runs[MOST_RUNS];
         Segment segment = zero_segment(owner, i);
         if (m->ranks->next && segment.tensor.bucket > left) {
-            model_add_step(owner, &list, NULL);  // a list must not keep what leaves
+            add_step(owner, &list, NULL);  // a list must not keep what leaves
             zero_advance_gather(m->ranks->next, left = segment.tensor.bucket);
         }
         for (int r = 0, n = tp_runs(runs, owner, &segment); r < n; r++) {
             AdamW a = step_of(owner, config, &runs[r], lr, t);
             if (is_muon && muon_takes(segment.tensor.id)) m->k->ranks->follow(&a, m->dt, m->s);
-            else model_add_step(owner, &list, &a);
+            else add_step(owner, &list, &a);
         }
     }
-    model_add_step(owner, &list, NULL);
+    add_step(owner, &list, NULL);
     if (m->ranks->next) zero_advance_gather(m->ranks->next, shape_buckets(&owner->shape));
     zero_clear_grads(m);
 }

@@ -145,18 +145,10 @@ void model_set_step(const Model* m, const Config* config, AdamW* a, const ParamT
     a->rounding = rounding_seed(m, config, tensor, t);
 }
 
-void model_add_step(const Model* m, StepList* list, const AdamW* a) {
-    if (a) list->step[list->n++] = *a;
-    if (a && list->n < ADAMW_TENSORS) return;
-    m->k->adamw(list->step, list->n, m->dt, m->s);
-    list->n = 0;
-}
-
 // Steps all tensors on one rank, which owns all: arrays of gradients and moments have the places of the weights.
 static void step_all(const Model* m, const Config* config, double lr, int64_t t) {
     float *master = (float*)m->array[MODEL_MASTER], *first = (float*)m->array[MODEL_M],
           *second = (float*)m->array[MODEL_V];
-    StepList list = {.n = 0};
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
         ParamTensor tensor = shape_tensor(&m->shape, i);
         ParamPlace place = *param_place(m, tensor.id, tensor.layer);
@@ -165,9 +157,8 @@ static void step_all(const Model* m, const Config* config, double lr, int64_t t)
         a.m = first + tensor.offset;
         a.v = second + tensor.offset;
         model_set_step(m, config, &a, &tensor, lr, t);
-        model_add_step(m, &list, &a);
+        m->k->adamw(&a, 1, m->dt, m->s);
     }
-    model_add_step(m, &list, NULL);
     m->k->clear(m->array[MODEL_GRADS], shape_param_elems(&m->shape) * sizeof(float), m->s);
 }
 

@@ -167,11 +167,3 @@ void model_place_activations(Model* m, const ModelNeeds* needs);
 void model_update(Model* m, const Config* config, double lr, int64_t t);
 // Sets how elements of a tensor step. `a` has their memory, n, place and freeze; the rest is filled in here.
 void model_set_step(const Model* m, const Config* config, AdamW* a, const ParamTensor* tensor, double lr, int64_t t);
-
-// Tensors that are stepped by one launch. Begins empty.
-typedef struct StepList {
-    AdamW step[ADAMW_TENSORS];
-    int n;
-} StepList;
-// Adds a tensor, after which a full list is stepped; NULL steps what there is.
-void model_add_step(const Model* m, StepList* list, const AdamW* a);
