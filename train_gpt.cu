@@ -29,16 +29,24 @@ extern "C" {
 
 // ---- norms
 
+// Returns the gradient of Out's bias in layer l if the norm sums it that follows: its backward pass makes Out's dout.
+// NULL: there is none, or the linear sums it.
+static float* bias_of_norm(const Model* m, SublayerId id, int l) {
+    int norm_is_here = id == ATTENTION || l < m->shape.L - 1 || !m->shape.no_head;
+    int is_open = !m->many || (m->many->grads_stay && m->many->grads_stay(m));
+    return m->k->sums_dx && l >= 0 && norm_is_here && is_open ? DW(sublayers[id].bias[1]) : NULL;
+}
+
 // Norm n of layer l stores x = a + b, then out = norm(x). If b is NULL, x = a is in place already.
 static void norm_forward(const Model* m, const Row* row, const NormEntry* n, int l, const void* a, const void* b) {
     m->k->norm_forward(b ? ACT(n->x) : NULL, own_tokens(m, ACT(n->out), row, l), STAT(n->mean), STAT(n->rstd), a, b,
                        W(n->weight), W(n->bias), (float)m->shape.eps, row->own, m->shape.C, m->dt, m->s);
 }
 
-// Adds to D_RESIDUAL the gradient by x; D_NORM has the gradient by the norm's output.
-static void norm_backward(const Model* m, const Row* row, const NormEntry* n, int l) {
-    m->k->norm_backward(ACT(D_RESIDUAL), DW(n->weight), DW(n->bias), own_tokens(m, ACT(D_NORM), row, l), ACT(n->x),
-                        W(n->weight), STAT(n->mean), STAT(n->rstd), row->own, m->shape.C, m->dt, m->s);
+// Adds to D_RESIDUAL the gradient by x, and the sums of its columns to dx_sums; D_NORM has that by the norm's output.
+static void norm_backward(const Model* m, const Row* row, const NormEntry* n, int l, float* dx_sums) {
+    m->k->norm_backward(ACT(D_RESIDUAL), DW(n->weight), DW(n->bias), dx_sums, own_tokens(m, ACT(D_NORM), row, l),
+                        ACT(n->x), W(n->weight), STAT(n->mean), STAT(n->rstd), row->own, m->shape.C, m->dt, m->s);
 }
 
 // ---- linears: In and Out of both sublayers
@@ -62,7 +70,8 @@ static void linear_backward(const Model* m, const Row* row, LinearId id, int l, 
     if (MANY(linear_backward, m, row, id, l, dx, dout, x, pre)) return;
     TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
     m->k->matmul_backward_input(dx, dout, w->weights, pre, row->N, w->cols, w->rows, m->dt, m->s);
-    m->k->matmul_backward_weight(w->grads, b->grads, dout, x, row->N, w->cols, w->rows, m->dt, m->s);
+    int is_summed = !is_linear_in(id) && bias_of_norm(m, sublayer_of(id), l);
+    m->k->matmul_backward_weight(w->grads, is_summed ? NULL : b->grads, dout, x, row->N, w->cols, w->rows, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
 }
 
@@ -209,7 +218,7 @@ static void sublayer_backward(const Model* m, const Row* row, SublayerId i, int 
                     fused ? ACT(sub->core_in) : NULL);
     cores[i].backward(m, row, l, d_core_in, d_core_out);
     linear_backward(m, row, linear_in(i), l, ACT(D_NORM), d_core_in, ACT(sub->norm.out), NULL);
-    norm_backward(m, row, &sub->norm, l);
+    norm_backward(m, row, &sub->norm, l, i == MLP ? bias_of_norm(m, ATTENTION, l) : bias_of_norm(m, MLP, l - 1));
 }
 
 // Adding to the stream and the next norm are one op, because the sum would else be read from memory again. So LN1 is
@@ -300,7 +309,7 @@ static void model_backward(Model* m, const Row* row) {
     int l = m->shape.L;
     if (!m->shape.no_head) {
         m->k->clear(ACT(D_RESIDUAL), (size_t)row->own * m->shape.C * dtype_bytes(m->dt), m->s);
-        norm_backward(m, row, &final_norm, l);
+        norm_backward(m, row, &final_norm, l, bias_of_norm(m, MLP, l - 1));
     }
     if (m->many) m->many->close_grads(m, l);
     while (l-- > 0) {

@@ -199,8 +199,8 @@ static void run_residual_layernorm(void) {
                       w.C, DT_BF16, NULL);
 }
 static void run_layernorm_backward(void) {
-    w.k->norm_backward(out(NC()), out32(w.C), out32(w.C), in(NC()), in(NC()), in(w.C), in32(w.N), in32(w.N), w.N, w.C,
-                       DT_BF16, NULL);
+    w.k->norm_backward(out(NC()), out32(w.C), out32(w.C), NULL, in(NC()), in(NC()), in(w.C), in32(w.N), in32(w.N), w.N,
+                       w.C, DT_BF16, NULL);
 }
 static void run_gelu(void) {
     w.k->activation_forward(out(4 * NC()), in(4 * NC()), ACT_GELU, w.N, 4 * w.C, DT_BF16, NULL);
@@ -213,8 +213,8 @@ static void run_residual_rmsnorm(void) {
                       DT_BF16, NULL);
 }
 static void run_rmsnorm_backward(void) {
-    w.k->norm_backward(out(NC()), out32(w.C), NULL, in(NC()), in(NC()), in(w.C), NULL, in32(w.N), w.N, w.C, DT_BF16,
-                       NULL);
+    w.k->norm_backward(out(NC()), out32(w.C), NULL, NULL, in(NC()), in(NC()), in(w.C), NULL, in32(w.N), w.N, w.C,
+                       DT_BF16, NULL);
 }
 static void run_swiglu(void) {
     w.k->activation_forward(out(4 * NC()), in(8 * NC()), ACT_SWIGLU, w.N, 4 * w.C, DT_BF16, NULL);
@@ -256,7 +256,7 @@ static void run_adamw(void) {
     a.grad_scale = o.one;
     a.t = 10;
     a.rounding = o.rounding;
-    w.k->adamw(&a, DT_BF16, NULL);
+    w.k->adamw(&a, 1, DT_BF16, NULL);
 }
 static void run_sum_of_squares(void) { w.k->sum_of_squares(o.norm, in32(o.n), o.n, NULL); }
 

@@ -96,13 +96,13 @@ static void run_residual(void) {
     w.k->norm_forward(w.c, w.a, w.mean, w.rstd, w.b, w.c, w.weight, w.bias, 1e-5f, N, C, w.dt, NULL);
 }
 static void run_layernorm_backward(void) {
-    w.k->norm_backward(w.a, w.dweight, w.dbias, w.b, w.c, w.weight, w.mean, w.rstd, N, C, w.dt, NULL);
+    w.k->norm_backward(w.a, w.dweight, w.dbias, NULL, w.b, w.c, w.weight, w.mean, w.rstd, N, C, w.dt, NULL);
 }
 static void run_rmsnorm_forward(void) {
     w.k->norm_forward(w.c, w.a, NULL, w.rstd, w.b, w.c, w.weight, NULL, 1e-6f, N, C, w.dt, NULL);
 }
 static void run_rmsnorm_backward(void) {
-    w.k->norm_backward(w.a, w.dweight, NULL, w.b, w.c, w.weight, NULL, w.rstd, N, C, w.dt, NULL);
+    w.k->norm_backward(w.a, w.dweight, NULL, NULL, w.b, w.c, w.weight, NULL, w.rstd, N, C, w.dt, NULL);
 }
 static void rotate(int qk_norm, int backward) {
     Rotary r = {w.positions, w.table, N, NH, NKV, HS, (NH + 2 * NKV) * HS, NULL, NULL, 1e-6f};
@@ -138,7 +138,7 @@ static void run_classifier(void) { w.k->classifier(w.losses, w.logits, w.targets
 static void run_adamw(void) {
     static const float scale = 1;
     AdamW a = {w.param, w.master, w.m, w.v, w.grad, WEIGHTS, {0}, 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, &scale, 10, 0, 0};
-    w.k->adamw(&a, w.dt, NULL);
+    w.k->adamw(&a, 1, w.dt, NULL);
 }
 static void run_sum_of_squares(void) { w.k->sum_of_squares(&w.norm, w.grad, WEIGHTS, NULL); }
 

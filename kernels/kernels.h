@@ -117,6 +117,8 @@ typedef struct AdamW {
     int freeze;
 } AdamW;
 
+enum { ADAMW_TENSORS = 42 };  // of a call: what the 4 KiB of a launch's parameters have room for
+
 // A token to draw from a row of logits: its random number, and the result.
 typedef struct Draw {
     double u;       // uniform in [0, 1): the caller's, so that the same draw can be made again anywhere
@@ -140,6 +142,7 @@ typedef struct Kernels {
     int virtual_time;    // clock and events are of a virtual time, which ops and collectives advance: virtual/virtual.h
     int no_results;      // then, too, no op computes anything: memory holds only what was uploaded
     int attention_tail;  // rows: an Attention with these in `tail` may run faster; 0: none does
+    int sums_dx;         // norm_backward of LayerNorm takes dx_sums: cheaper than reading dx again
     size_t libraries, comm_libraries;  // bytes of device memory that its libraries, and the transport's, take at most
     const struct RankOps* ranks;  // ops that only many ranks use (kernels/rank_ops.h); NULL: this table runs on one
 
@@ -187,8 +190,10 @@ typedef struct Kernels {
     //   dx += rstd * (g - mean(g) - xhat * mean(g * xhat)),  dweight += sum(dout * xhat),  dbias += sum(dout)
     // RMSNorm: xhat = x * rstd,  dx += rstd * (g - xhat * mean(g * xhat)),  dweight as above.
     // dx (N,C) +=, dweight (C) fp32 +=, dbias (C) fp32 +=; dout (N,C), x (N,C), mean and rstd from the forward pass.
-    void (*norm_backward)(void* dx, float* dweight, float* dbias, const void* dout, const void* x, const void* weight,
-                          const float* mean, const float* rstd, int N, int C, DType dt, Stream s);
+    // dx_sums (C) fp32 += the column sums of the dx that is left, which is the gradient of the bias of a linear before
+    // the residual stream; NULL: none. Only with sums_dx.
+    void (*norm_backward)(void* dx, float* dweight, float* dbias, float* dx_sums, const void* dout, const void* x,
+                          const void* weight, const float* mean, const float* rstd, int N, int C, DType dt, Stream s);
 
     // ---- matmul: out = x W^T + bias;  dx = dout W,  dW += dout^T x,  dbias += column sums of dout
 
@@ -264,7 +269,9 @@ typedef struct Kernels {
 
     // ---- optimizer
 
-    void (*adamw)(const AdamW* a, DType dt, Stream s);
+    // Steps n <= ADAMW_TENSORS tensors that share no memory, in one launch. The bits are those of a call each. All have
+    // the first one's lr, beta1, beta2, eps, grad_scale and t.
+    void (*adamw)(const AdamW* a, int n, DType dt, Stream s);
     // result (1) double += sum of x[i]^2 in a fixed order; on the device.
     void (*sum_of_squares)(double* result, const float* x, size_t n, Stream s);
     // scale (1) fp32 = min(1, clip / sqrt(norm2)), 1 with clip = 0; NaN where norm2 is not finite. Both on the device.

@@ -13,7 +13,7 @@ core_plumbing := plan/base/base.h plan/base/base.c plan/base/text.h plan/base/te
 core_seams := data/docs_formats.h run/model/many_ranks.h run/core_ranks.h
 core_stubs := run/core_stubs.c
 core_rest :=
-core_most := 3245
+core_most := 3266
 
 core_sources := $(core_files) $(core_plumbing) $(core_seams) $(core_stubs) $(core_rest)
 $(build)/core: $(build)/train_gpt.o $(patsubst %.c,$(build)/%.o,$(filter %.c,$(core_sources)))

@@ -83,8 +83,8 @@ static void check_norm(int is_rms, int with_sum) {
     fill_before(dweight, dweight0, L_C, DT_F32), fill_before(dbias, dbias0, L_C, DT_F32);
     for (int i = 0; i < L_N * L_C && residual; i++) dx[i] += l.w_sum[i];
     norm(sum, out, mean, rstd);
-    REF->norm_backward(dx, dweight, rms ? NULL : dbias, l.w, residual ? sum : l.a, l.weight, rms ? NULL : mean, rstd,
-                       L_N, L_C, DT_F64, NULL);
+    REF->norm_backward(dx, dweight, rms ? NULL : dbias, NULL, l.w, residual ? sum : l.a, l.weight, rms ? NULL : mean,
+                       rstd, L_N, L_C, DT_F64, NULL);
     check_gradient(l.a, COUNT(l.a), norm_loss, dx, DT_F64, dx0);
     if (residual) check_gradient(l.b, COUNT(l.b), norm_loss, dx, DT_F64, dx0);
     check_gradient(l.weight, L_C, norm_loss, dweight, DT_F32, dweight0);

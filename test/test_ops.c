@@ -227,7 +227,7 @@ static void call_adamw(const Kernels* t) {
     AdamW a = k.adamw;
     a.param = data(k.out), a.master = (float*)data(k.x), a.m = (float*)data(k.mean), a.v = (float*)data(k.rstd);
     a.grad = (float*)data(k.y), a.n = k.n, a.grad_scale = (float*)data(k.losses);
-    t->adamw(&a, k.dt, NULL);
+    t->adamw(&a, 1, k.dt, NULL);
 }
 
 // Of n weights at step t: master, gradient, m, v and its own output; the gradient is scaled by grad_scale.
@@ -362,7 +362,7 @@ static void call_adamw_in_parts(const Kernels* t) {
         a.param = (char*)data(k.out) + first * dtype_bytes(k.dt), a.master = (float*)data(k.x) + first;
         a.m = (float*)data(k.mean) + first, a.v = (float*)data(k.rstd) + first, a.grad = (float*)data(k.y) + first;
         a.n = part_begins[i + 1] - first, a.place.first = first, a.grad_scale = (float*)data(k.losses);
-        t->adamw(&a, k.dt, NULL);
+        t->adamw(&a, 1, k.dt, NULL);
     }
 }
 
@@ -383,6 +383,64 @@ CLAIM(updating_parts_of_a_tensor_gives_the_bits_of_the_whole) {
         }
         free_buffers();
     }
+}
+
+// Cuts the buffers into tensors of none to several blocks of a GPU, whose decay, rounding and freezing differ.
+static int cut_into_tensors(AdamW list[ADAMW_TENSORS]) {
+    size_t first = 0;
+    for (int i = 0; i < ADAMW_TENSORS; i++) {
+        AdamW* a = &list[i];
+        *a = k.adamw;
+        a->param = (char*)data(k.out) + first * dtype_bytes(k.dt), a->master = (float*)data(k.x) + first;
+        a->m = (float*)data(k.mean) + first, a->v = (float*)data(k.rstd) + first, a->grad = (float*)data(k.y) + first;
+        a->n = i % 7 == 3 ? 0 : i % 5 == 4 ? 1024 : 1 + hash64((uint64_t)i) % (i % 11 == 6 ? 2500 : 300);
+        a->n = i == ADAMW_TENSORS - 1 ? k.n - first : MIN(a->n, k.n - first);
+        a->grad_scale = (float*)data(k.losses), a->place = (Place){(size_t)i << 33, 3, 37, i % 2 ? 63 : 0};
+        a->weight_decay *= (float)(i % 3), a->rounding = i % 4 ? 7 + (uint64_t)i : 0, a->freeze = i % 6 == 1;
+        first += a->n;
+    }
+    return ADAMW_TENSORS;
+}
+
+static void call_adamw_on_all(const Kernels* t) {
+    AdamW list[ADAMW_TENSORS];
+    t->adamw(list, cut_into_tensors(list), k.dt, NULL);
+}
+
+static void call_adamw_on_each(const Kernels* t) {
+    AdamW list[ADAMW_TENSORS];
+    for (int i = cut_into_tensors(list) - 1; i >= 0; i--) t->adamw(&list[i], 1, k.dt, NULL);
+}
+
+CLAIM(one_call_steps_many_tensors_to_the_bits_of_a_call_each) {
+    const Kernels* tables[CPU_ISAS] = {cpu_kernels(CPU_REFERENCE)};
+    FOR_DTYPES for (int in_place = 0; in_place <= (k.dt == DT_F32); in_place++) {
+        set_adamw(WATCHED ? 9001 : 20001, 3, 0.5, in_place);
+        set_zero_gradients();
+        run_reference(call_adamw_on_each);
+        for (int t = 0, n = 1 + tested_tables(tables + 1); t < n; t++) {
+            run_table(tables[t], 2, call_adamw_on_each);
+            for (int i = 0; i < world.n; i++) memcpy(world.b[i].expected, world.b[i].now, bytes_of(&world.b[i]));
+            run_table(tables[t], 2, call_adamw_on_all);
+            for (int i = 0; i < world.n; i++) compare_buffer(&world.b[i]);
+        }
+        free_buffers();
+    }
+}
+
+extern long emu_launches __attribute__((weak));  // test/emu/cudart.cc
+
+CLAIM(a_call_of_adamw_is_one_launch) {
+    const Kernels* tables[CPU_ISAS];
+    k.dt = DT_BF16;
+    set_adamw(20001, 3, 0.5, 0);
+    run_reference(call_adamw_on_all);
+    for (int t = 0, n = &emu_launches ? tested_tables(tables) : 0; t < n; t++) {
+        long before = emu_launches;
+        run_table(tables[t], 1, call_adamw_on_all);
+        CHECK(emu_launches == before + 1);
+    }
+    free_buffers();
 }
 
 static void call_clip(const Kernels* t) { t->clip_scale((float*)data(k.out), (double*)data(k.x), k.scale, NULL); }

@@ -6,23 +6,23 @@
 
 // Dimensions and buffers of the call that a claim is trying; `call` functions read them.
 static struct {
-    int N, C, rms, residual;
+    int N, C, rms, residual, sums;
     int NH, NKV, HS, pad, qk_norm;  // pad: unused elements behind the heads of a row
     ActFunction f;
     DType dt;
     int x, y, sum, out, weight, bias, mean, rstd;
-    int dx, dweight, dbias;
+    int dx, dweight, dbias, dx_sums;
     int raw, k_weight, dk_weight, table, positions;
 } k;
 
 #define FOR_DTYPES for (k.dt = DT_F32; k.dt <= DT_BF16; k.dt++)
 
-// Also rows that are too wide for a device's shared memory.
-static const int wide_rows[2] = {18, 4104};
-enum { ROW_SIZES = sizeof row_sizes / sizeof *row_sizes + 1 };
+// Also rows that are too wide for a device's shared memory, or for one pack a thread of a block.
+static const int wide_rows[][2] = {{18, 4104}, {9, 2056}};
+enum { ROW_SIZES = sizeof row_sizes / sizeof *row_sizes + sizeof wide_rows / sizeof *wide_rows };
 
 static void set_row_size(int i) {
-    const int* size = i < COUNT(row_sizes) ? row_sizes[i] : wide_rows;
+    const int* size = i < COUNT(row_sizes) ? row_sizes[i] : wide_rows[i - COUNT(row_sizes)];
     k.C = size[1], k.N = at_most(size[0], 9000 / k.C);
     world.limits = row_limits(k.N, k.C, k.dt);
 }
@@ -183,21 +183,33 @@ CLAIM(rmsnorm_matches_the_reference) { norms_match(1, 0); }
 CLAIM(residual_rmsnorm_matches_the_reference) { norms_match(1, 1); }
 
 static void call_norm_backward(const Kernels* t) {
-    t->norm_backward(data(k.dx), (float*)data(k.dweight), k.rms ? NULL : (float*)data(k.dbias), data(k.out), data(k.x),
-                     data(k.weight), mean_of(t), (float*)data(k.rstd), k.N, k.C, k.dt, NULL);
+    t->norm_backward(data(k.dx), (float*)data(k.dweight), k.rms ? NULL : (float*)data(k.dbias),
+                     k.sums ? (float*)data(k.dx_sums) : NULL, data(k.out), data(k.x), data(k.weight), mean_of(t),
+                     (float*)data(k.rstd), k.N, k.C, k.dt, NULL);
+}
+
+static void set_sums_tolerance(const double* dx) {
+    double* sums = tolerate(k.dx_sums);
+    for (int c = 0; c < k.C; c++) {
+        sums[c] = 2 * (k.N + 2) * E * (k.N * largest(k.dx) + 4);
+        for (size_t j = (size_t)c; j < (size_t)k.N * k.C; j += (size_t)k.C)
+            sums[c] += dx[j] + (k.dt == DT_BF16 ? fabs(get(k.dx, j)) / 128 : 0);
+    }
 }
 
 // dx adds rstd (g - mean(g) - xhat mean(g xhat)): each mean off by sum_error of G = max |g|, or G H with H = max
 // |xhat|; an RMSNorm has no mean(g), but the product and g round to 4 E G. dweight and dbias: N + 2 additions in fp32
-// on either side, each off by E of at most N D H (or N D), D = max |dout|.
-static void norm_backward_matches(int rms) {
-    k.rms = rms;
+// on either side, each off by E of at most N D H (or N D), D = max |dout|. dx_sums: likewise of the largest dx, and
+// each dx is off as above, in bf16 by an ulp.
+static void norm_backward_matches(int rms, int sums) {
+    k.rms = rms, k.sums = sums;
     FOR_DTYPES for (int i = 0; i < ROW_SIZES; i++) {
         set_row_size(i);
         size_t n = (size_t)k.N * k.C;
         k.x = input(n, k.dt, 0, 1), k.out = input(n, k.dt, 0, 1), k.weight = input(k.C, k.dt, 1, 0.5);
         k.rstd = input(k.N, DT_F32, 1, 0.05), k.dx = input(n, k.dt, 0, 1), k.dweight = input(k.C, DT_F32, 0, 1);
         if (!rms) k.mean = input(k.N, DT_F32, 0, 0.1), k.dbias = input(k.C, DT_F32, 0, 1);
+        if (sums) k.dx_sums = input(k.C, DT_F32, 0, 1);
         run_reference(call_norm_backward);
         double H = (largest(k.x) + (rms ? 0 : largest(k.mean))) * largest(k.rstd), D = largest(k.out),
                G = D * largest(k.weight), R = largest(k.rstd), error = sum_error(k.C);
@@ -208,12 +220,46 @@ static void norm_backward_matches(int rms) {
             dweight[c] = 2 * (k.N + 2) * E * (k.N * D * H + 4);
             if (dbias) dbias[c] = 2 * (k.N + 2) * E * (k.N * D + 4);
         }
+        if (sums) set_sums_tolerance(dx);
         compare(call_norm_backward);
     }
 }
 
-CLAIM(layernorm_backward_matches_the_reference) { norm_backward_matches(0); }
-CLAIM(rmsnorm_backward_matches_the_reference) { norm_backward_matches(1); }
+CLAIM(layernorm_backward_matches_the_reference) { norm_backward_matches(0, 0); }
+CLAIM(rmsnorm_backward_matches_the_reference) { norm_backward_matches(1, 0); }
+
+// Of tables that take them.
+CLAIM(layernorm_backward_sums_what_it_leaves) {
+    const Kernels* tables[CPU_ISAS];
+    for (int t = 0, n = tested_tables(tables); t < n; t++) {
+        if (!tables[t]->sums_dx) continue;
+        only_table = tables[t];
+        norm_backward_matches(0, 1);
+        only_table = NULL;
+    }
+    k.sums = 0;
+}
+
+extern long emu_launches __attribute__((weak));  // test/emu/cudart.cc
+
+CLAIM(sums_of_dx_are_no_launch_of_their_own) {
+    const Kernels* tables[CPU_ISAS];
+    k.dt = DT_BF16, k.rms = 0;
+    set_row_size(12);
+    size_t n = (size_t)k.N * k.C;
+    k.x = input(n, k.dt, 0, 1), k.out = input(n, k.dt, 0, 1), k.weight = input(k.C, k.dt, 1, 0.5);
+    k.rstd = input(k.N, DT_F32, 1, 0.05), k.dx = input(n, k.dt, 0, 1), k.dweight = input(k.C, DT_F32, 0, 1);
+    k.mean = input(k.N, DT_F32, 0, 0.1), k.dbias = input(k.C, DT_F32, 0, 1), k.dx_sums = input(k.C, DT_F32, 0, 1);
+    run_reference(call_norm_backward);
+    for (int t = 0, n_tables = &emu_launches ? tested_tables(tables) : 0; t < n_tables; t++)
+        for (k.sums = 0; k.sums <= 1; k.sums++) {
+            long before = emu_launches;
+            run_table(tables[t], 1, call_norm_backward);
+            CHECK(emu_launches == before + 2);
+        }
+    free_buffers();
+    k.sums = 0;
+}
 
 // The order of a row's elements is no part of a norm: a wrong eps, or one that is left out, shows where x is small.
 CLAIM(eps_is_added_to_the_mean_square) {

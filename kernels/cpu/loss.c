@@ -235,7 +235,9 @@ static void update(const AdamW* a, Update update, DType dt) {
     cpu_for(update_task, &(AdamWJob){a, k, update, dt}, CEIL_DIV(a->n, (size_t)PIECE), a->n);
 }
 
-static void adamw(const AdamW* a, DType dt, Stream s) { update(a, ADAMW, dt); }
+static void adamw(const AdamW* a, int n, DType dt, Stream s) {
+    for (int i = 0; i < n; i++) update(&a[i], ADAMW, dt);
+}
 static void momentum(const AdamW* a, Stream s) { update(a, MOMENTUM, DT_F32); }
 static void follow(const AdamW* a, DType dt, Stream s) { update(a, FOLLOW, dt); }
 

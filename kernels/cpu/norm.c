@@ -155,8 +155,8 @@ static void norm_backward_part(const void* job, size_t part, int thread) {
     }
 }
 
-static void norm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x, const void* weight,
-                          const float* mean, const float* rstd, int N, int C, DType dt, Stream s) {
+static void norm_backward(void* dx, float* dweight, float* dbias, float* dx_sums, const void* dout, const void* x,
+                          const void* weight, const float* mean, const float* rstd, int N, int C, DType dt, Stream s) {
     // clang-format off
     Norm job = {.dx = dx, .mean = (float*)mean, .rstd = (float*)rstd, .a = x, .b = dout, .weight = weight,
                 .N = (size_t)N, .C = (size_t)C, .dt = dt, .parts = parts_of((size_t)N, (size_t)C)};

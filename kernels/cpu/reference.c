@@ -85,8 +85,8 @@ static void norm_forward(void* sum, void* out, float* mean, float* rstd, const v
 }
 
 // Without a mean its gradient, mean(g), is missing too.
-static void norm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x, const void* weight,
-                          const float* mean, const float* rstd, int N, int C, DType dt, Stream s) {
+static void norm_backward(void* dx, float* dweight, float* dbias, float* dx_sums, const void* dout, const void* x,
+                          const void* weight, const float* mean, const float* rstd, int N, int C, DType dt, Stream s) {
     for (size_t n = 0; n < (size_t)N; n++) {
         double m = mean ? mean[n] : 0, g_mean = 0, gx_mean = 0;
         for (size_t c = 0; c < (size_t)C; c++) {
@@ -100,6 +100,7 @@ static void norm_backward(void* dx, float* dweight, float* dbias, const void* do
                   load(dx, n * C + c, dt) + rstd[n] * (d * load(weight, c, dt) - g_mean - xhat * gx_mean), dt);
             dweight[c] += (float)(d * xhat);
             if (dbias) dbias[c] += (float)d;
+            if (dx_sums) dx_sums[c] += (float)load(dx, n * C + c, dt);
         }
     }
 }
@@ -394,7 +395,7 @@ static void sample(Draw* draws, const void* logits, const Sampling* how, int N, 
 
 // ---- optimizer
 
-static void adamw(const AdamW* a, DType dt, Stream s) {
+static void adamw_tensor(const AdamW* a, DType dt) {
     double m_correction = 1 - pow(a->beta1, a->t), v_correction = 1 - pow(a->beta2, a->t), scale = *a->grad_scale;
     for (size_t i = 0; i < a->n && isfinite(scale); i++) {
         if (a->freeze && a->grad[i] == 0) continue;
@@ -407,6 +408,10 @@ static void adamw(const AdamW* a, DType dt, Stream s) {
         if (dt == DT_BF16) ((bf16*)a->param)[i] = bf16_round(a->master[i], a->rounding, place_of(&a->place, i));
         else if (a->param != a->master) store(a->param, i, a->master[i], dt);
     }
+}
+
+static void adamw(const AdamW* a, int n, DType dt, Stream s) {
+    for (int i = 0; i < n; i++) adamw_tensor(&a[i], dt);
 }
 
 static void sum_of_squares(double* result, const float* x, size_t n, Stream s) {
@@ -423,8 +428,8 @@ static void clip_scale(float* scale, const double* norm2, float clip, Stream s) 
 // clang-format off
 // The entries stand in the order of the struct, so that none is missing.
 const Kernels cpu_reference = {
-    "cpu reference", 0, /* on_host */ 1, /* full_matmul */ 1024, 0, 0, /* attention_tail */ 0, 0, 0, /* ranks */ NULL,
-    /* memory_available */ NULL, workspace_bytes, open_nothing, close_nothing, no_choices,
+    "cpu reference", 0, /* on_host */ 1, /* full_matmul */ 1024, 0, 0, /* attention_tail */ 0, 0, 0, 0,
+    /* ranks */ NULL, /* memory_available */ NULL, workspace_bytes, open_nothing, close_nothing, no_choices,
     alloc, free_memory, alloc, free_memory, upload, download, clear, synchronize,
     embedding_forward, embedding_backward, norm_forward, norm_backward,
     matmul_forward, matmul_backward_input, matmul_backward_weight, rotary_forward, rotary_backward,

@@ -284,8 +284,8 @@ static const RankOps rank_ops = {
 
 const Kernels cuda_kernels = {
     device_name, /* prefers_bf16 */ 1, /* on_host */ 0, /* full_matmul */ 8192, /* virtual_time, no_results */ 0, 0,
-    ATTENTION_TAIL, LIBRARIES, NCCL_LIBRARY, &rank_ops, memory_available, workspace_bytes, open_cuda, close_cuda,
-    choices, alloc, free_memory, alloc_host, free_host, upload, download, clear, synchronize,
+    ATTENTION_TAIL, /* sums_dx */ 1, LIBRARIES, NCCL_LIBRARY, &rank_ops, memory_available, workspace_bytes,
+    open_cuda, close_cuda, choices, alloc, free_memory, alloc_host, free_host, upload, download, clear, synchronize,
     cuda_embedding_forward, cuda_embedding_backward, cuda_norm_forward, cuda_norm_backward,
     cuda_matmul_forward, cuda_matmul_backward_input, cuda_matmul_backward_weight,
     cuda_rotary_forward, cuda_rotary_backward, attention_forward, cuda_attention_backward,

@@ -54,9 +54,9 @@ static __global__ void column_parts_kernel(float* parts, const T* x, int N, int 
 
 // ---- stage 2
 
-// Column c of parts (n_parts, columns) is added to sums[c], or from C on to more_sums[c - C].
-static __global__ void add_parts_kernel(float* sums, float* more_sums, const float* parts, int n_parts, int C,
-                                        int columns) {
+// Column c of parts (n_parts, columns) is added to sums[c], from C on to more_sums[c - C], from 2 C on to last_sums.
+static __global__ void add_parts_kernel(float* sums, float* more_sums, float* last_sums, const float* parts,
+                                        int n_parts, int C, int columns) {
     __shared__ float shared_sums[ADD_WARPS][ADD_COLUMNS];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int each = CEIL_DIV(n_parts, ADD_WARPS), end = MIN(n_parts, (warp + 1) * each);
@@ -69,15 +69,14 @@ static __global__ void add_parts_kernel(float* sums, float* more_sums, const flo
     if (warp > 0 || c >= (size_t)columns) return;
     float total = 0;
     for (int i = 0; i < ADD_WARPS; i++) total += shared_sums[i][lane];
-    float* to = c < (size_t)C ? sums + c : more_sums + (c - C);
-    *to += total;
+    (c < (size_t)C ? sums : c < 2 * (size_t)C ? more_sums : last_sums)[c % C] += total;
 }
 
-// norm.cu uses it too: its parts hold dweight and dbias side by side.
-void cuda_add_parts(float* sums, float* more_sums, const float* parts, int n_parts, int C, int columns,
-                    cudaStream_t stream) {
+// norm.cu uses it too: its parts hold dweight, dbias and dx_sums side by side.
+void cuda_add_parts(float* sums, float* more_sums, float* last_sums, const float* parts, int n_parts, int C,
+                    int columns, cudaStream_t stream) {
     LAUNCH(add_parts_kernel, cuda_blocks((size_t)columns, ADD_COLUMNS), 32 * ADD_WARPS, 0, stream, sums, more_sums,
-           parts, n_parts, C, columns);
+           last_sums, parts, n_parts, C, columns);
 }
 
 // ---- host
@@ -99,6 +98,6 @@ void cuda_column_sum(float* sums, const void* x, int N, int C, DType dt, Stream 
         float* parts = (float*)cuda_scratch(n_parts * C * sizeof(float));
         LAUNCH((column_parts_kernel<T, W>), dim3((unsigned)tiles, (unsigned)n_parts), THREADS, 0, cuda_stream(s), parts,
                (const T*)x, N, C, part_rows);
-        cuda_add_parts(sums, NULL, parts, (int)n_parts, C, C, cuda_stream(s));
+        cuda_add_parts(sums, NULL, NULL, parts, (int)n_parts, C, C, cuda_stream(s));
     });
 }

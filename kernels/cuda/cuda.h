@@ -32,6 +32,7 @@ extern "C" {
 #else
 #include <emulated_ptx.h>
 #define UNROLL
+#define __grid_constant__
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
     (EMU_LAUNCH(kernel, grid, block, shared_bytes, stream, __VA_ARGS__), cuda_keep_pace(stream))
 #endif
@@ -145,9 +146,10 @@ ENTRY(rotary_forward);
 ENTRY(rotary_backward);
 // column_sum.cu: sums[c] (C) += sum over rows of x (N,C), in a fixed order; for bias gradients
 void cuda_column_sum(float* sums, const void* x, int N, int C, DType dt, Stream s);
-// Column c of parts (n_parts, columns) is added to sums[c], or from C on to more_sums[c - C]; in order.
-void cuda_add_parts(float* sums, float* more_sums, const float* parts, int n_parts, int C, int columns,
-                    cudaStream_t stream);
+// Column c of parts (n_parts, columns) is added to sums[c], from C on to more_sums[c - C], from 2 C on to last_sums; in
+// order.
+void cuda_add_parts(float* sums, float* more_sums, float* last_sums, const float* parts, int n_parts, int C,
+                    int columns, cudaStream_t stream);
 // matmul.cu
 int cuda_matmul_open(Err err);
 void cuda_matmul_close(void);

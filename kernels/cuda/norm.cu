@@ -1,12 +1,12 @@
 // norm.cu - LayerNorm and RMSNorm, alone or fused with the residual sum before it, and their gradients.
 //
-// One warp works on a row. It keeps the row in shared memory, each lane what it will itself read again, so that several
-// passes (mean, then variance of the centred values, then the result) cost one read. All are limited by memory: forward
-// 2 N C elements, with the residual sum 4 N C, backward 4 N C. RMSNorm (CENTRED = false) has no means and biases.
+// Forward, a warp keeps its row in shared memory, each lane what it will itself read again, so that several passes
+// (mean, then variance of the centred values, then the result) cost one read; rows too wide for that are read again
+// from where they lie. All are limited by memory: forward 2 N C elements, with the residual sum 4 N C,
+// backward 4 N C. RMSNorm (CENTRED = false) has no means and biases.
 //
-// Sums over rows (dweight, dbias) are of a fixed set of rows a block, in order, and then of blocks in order; the number
-// of blocks depends on N alone, so that every GPU gives the same bits. Rows too wide for shared memory are read again
-// from where they lie.
+// Sums over rows (dweight, dbias, dx_sums) are of a fixed set of rows a thread, in order, and then of blocks in order;
+// which rows depends on N and C alone, so that every GPU gives the same bits.
 #include "kernels/cuda/cuda.h"
 
 enum {
@@ -15,9 +15,10 @@ enum {
     MANY_WARPS_BYTES = 47 << 10,  // of dynamic shared memory, so that static adds up to 48 KiB at most
     FEW_WARPS_BYTES = 64 << 10,   // all widths of GPT-2, also in fp32
     FLIGHT = 4,                   // reads that a lane has under way at once
-    RESIDENT = 3,                 // blocks of the backward pass on an SM: at most 85 registers a thread
-    MOST_PARTS = 384,             // blocks of the backward pass: what 128 SMs hold at once
-    PART_ROWS = 2 * MANY_WARPS,   // least rows of one
+    SMS = 132,                    // that blocks of the backward pass fill at once, each with
+    SM_BLOCKS = 3,                // so many at most, as those of 224 threads are,
+    PART_ROWS = 16,               // of so many rows at least
+    WIDE_THREADS = 256,           // of a block for rows that are wider than a team
 };
 
 // Returns the elements from one kept row to the next: all begin 16-byte aligned.
@@ -27,10 +28,9 @@ static __host__ __device__ __forceinline__ size_t kept_stride(int C) {
 }
 
 // Returns the warps of a block whose rows are kept; 0: they do not fit.
-static int keeping_warps(size_t bytes_of_warp, size_t bytes_of_block) {
-    if (MANY_WARPS * bytes_of_warp + bytes_of_block <= MANY_WARPS_BYTES) return MANY_WARPS;
-    if (FEW_WARPS * bytes_of_warp + bytes_of_block <= FEW_WARPS_BYTES) return FEW_WARPS;
-    return 0;
+static int keeping_warps(size_t bytes_of_warp) {
+    if (MANY_WARPS * bytes_of_warp <= MANY_WARPS_BYTES) return MANY_WARPS;
+    return FEW_WARPS * bytes_of_warp <= FEW_WARPS_BYTES ? FEW_WARPS : 0;
 }
 
 // ---- forward
@@ -101,7 +101,7 @@ void cuda_norm_forward(void* sum, void* out, float* mean, float* rstd, const voi
         constexpr int W = decltype(form)::W;
         auto kernel = mean ? forward_kernel<T, W, false, true> : forward_kernel<T, W, false, false>;
         size_t bytes = kept_stride<T>(C) * sizeof(T);
-        int keeping = keeping_warps(bytes, 0), warps = keeping ? keeping : MANY_WARPS;
+        int keeping = keeping_warps(bytes), warps = keeping ? keeping : MANY_WARPS;
         if (keeping) kernel = mean ? forward_kernel<T, W, true, true> : forward_kernel<T, W, true, false>;
         cuda_allow_shared(kernel, keeping * bytes);
         LAUNCH(kernel, cuda_blocks((size_t)N, (size_t)warps), 32 * warps, keeping * bytes, cuda_stream(s), (T*)sum,
@@ -117,140 +117,151 @@ void cuda_norm_forward(void* sum, void* out, float* mean, float* rstd, const voi
 //                    g_mean += g / C,  gx_mean += g * xhat / C
 //       for c < C:   xhat and g again
 //                    dx[n][c] += rstd[n] * (g - g_mean - xhat * gx_mean)
-//                    dweight[c] += dout[n][c] * xhat,  dbias[c] += dout[n][c]
+//                    dweight[c] += dout[n][c] * xhat,  dbias[c] += dout[n][c],  dx_sums[c] += dx[n][c]
 //
-// RMSNorm has no mean, g_mean and dbias. Rows are independent but for dweight and dbias. So a block takes a few rows at
-// a time: first a warp a row, for dx; then a thread a column, which adds these rows to the block's own sums; the
-// blocks' sums are added last, in order.
+// RMSNorm has no mean, g_mean and dbias. Rows are independent but for the sums. So a block takes a few rows at a time,
+// each by a team of warps, in which a thread has the same columns of every row: what it reads of a row, and its sums
+// over rows, stay in its registers. The teams' sums are added in order, then the blocks'.
 
-// A warp takes a row.
-template <class T, int W, bool KEPT, bool CENTRED>
-static __device__ __forceinline__ void backward_row(T* dx, T* kept_d, T* kept_x, const T* dout, const T* x,
-                                                    const T* weight, float mean, float rstd, int C, int lane) {
-    enum { PAIRS = FLIGHT / 2 };  // of reads under way
-    float g_sum = 0, gx_sum = 0;
-    for (int first = 0; first < C; first += 32 * W * PAIRS) {
-        Pack<T, W> ds[PAIRS], xs[PAIRS];
-        for (int i = 0; i < PAIRS; i++) {
-            int c = first + (32 * i + lane) * W;
-            if (c < C) ds[i] = load_pack<W>(dout + c), xs[i] = load_pack<W>(x + c);
+// A call. Each block leaves in parts (blocks, SUMS C) its sums: 1 for dweight, 2 for dbias too, 3 for dx_sums too.
+struct Backward {
+    void* dx;
+    float* parts;
+    const void *dout, *x, *weight;
+    const float *mean, *rstd;
+    int N, C;
+};
+
+// Threads that an SM's registers have room for, at most 80, 128 or 168 a thread, and threads of a block.
+template <int PACKS, int SUMS>
+constexpr int SM_THREADS = PACKS == 1 ? 768
+                           : SUMS < 3 ? 512
+                                      : 384;
+template <int PACKS, int SUMS>
+constexpr int MOST_THREADS = PACKS == 1 ? 384 : SM_THREADS<PACKS, SUMS>;
+
+// A team has `lanes` threads, whole warps, of PACKS packs each.
+template <class T, int W, int PACKS, int SUMS>
+static __global__ void __launch_bounds__(MOST_THREADS<PACKS, SUMS>, SM_THREADS<PACKS, SUMS> / MOST_THREADS<PACKS, SUMS>)
+    backward_kernel(Backward b, int lanes) {
+    __shared__ float2 of_warps[2][MOST_THREADS<PACKS, SUMS> / 32];
+    int lane = threadIdx.x % lanes, team = threadIdx.x / lanes, teams = blockDim.x / lanes, turn = 0;
+    unsigned N = (unsigned)b.N;
+    float sums[SUMS][PACKS * W] = {};
+    Pack<T, W> w[PACKS] = {};
+    for (int p = 0; p < PACKS; p++) {
+        int c = (p * lanes + lane) * W;
+        if (c < b.C) w[p] = load_pack<W>((const T*)b.weight + c);
+    }
+    for (unsigned first = blockIdx.x * teams; first < N; first += gridDim.x * teams, turn = !turn) {
+        unsigned n = first + team;
+        size_t row = (size_t)n * b.C;
+        float m = SUMS > 1 && n < N ? b.mean[n] : 0, r = n < N ? b.rstd[n] : 0, g_sum = 0, gx_sum = 0;
+        Pack<T, W> d[PACKS] = {}, xs[PACKS] = {}, result[PACKS] = {};
+        for (int p = 0; p < PACKS; p++) {
+            int c = (p * lanes + lane) * W;
+            if (n >= N || c >= b.C) continue;
+            d[p] = load_pack<W>((const T*)b.dout + row + c), xs[p] = load_pack<W>((const T*)b.x + row + c);
+            result[p] = load_pack<W>((const T*)b.dx + row + c);
         }
-        for (int i = 0; i < PAIRS; i++) {
-            int c = first + (32 * i + lane) * W;
-            if (c >= C) break;
-            if (KEPT) keep_pack(kept_d + c, ds[i]), keep_pack(kept_x + c, xs[i]);
-            Pack<T, W> w = load_pack<W>(weight + c);
+        for (int p = 0; p < PACKS; p++)
             for (int j = 0; j < W; j++) {
-                float g = widen(ds[i].v[j]) * widen(w.v[j]);
-                if (CENTRED) g_sum += g;
-                gx_sum += g * ((widen(xs[i].v[j]) - mean) * rstd);
+                float g = widen(d[p].v[j]) * widen(w[p].v[j]);
+                g_sum += g, gx_sum += g * ((widen(xs[p].v[j]) - m) * r);
             }
+        g_sum = SUMS > 1 ? warp_sum(g_sum) : 0, gx_sum = warp_sum(gx_sum);
+        if (threadIdx.x % 32 == 0) of_warps[turn][threadIdx.x / 32] = make_float2(g_sum / b.C, gx_sum / b.C);
+        __syncthreads();  // all have read those of two rows ago, too
+        float g_mean = 0, gx_mean = 0;
+        for (int i = 0; i < lanes / 32; i++) {
+            float2 of_warp = of_warps[turn][team * (lanes / 32) + i];
+            g_mean += of_warp.x, gx_mean += of_warp.y;
         }
-    }
-    float g_mean = CENTRED ? warp_sum(g_sum) / C : 0, gx_mean = warp_sum(gx_sum) / C;
-    for (int first = 0; first < C; first += 32 * W * PAIRS) {
-        Pack<T, W> result[PAIRS];
-        for (int i = 0; i < PAIRS; i++) {
-            int c = first + (32 * i + lane) * W;
-            if (c < C) result[i] = load_pack<W>(dx + c);
-        }
-        for (int i = 0; i < PAIRS; i++) {
-            int c = first + (32 * i + lane) * W;
-            if (c >= C) break;
-            auto d = load_pack<W>(KEPT ? kept_d + c : dout + c), xs = load_pack<W>(KEPT ? kept_x + c : x + c);
-            auto w = load_pack<W>(weight + c);
+        for (int p = 0; p < PACKS; p++) {
+            int c = (p * lanes + lane) * W;
+            if (n >= N || c >= b.C) continue;
             for (int j = 0; j < W; j++) {
-                float g = widen(d.v[j]) * widen(w.v[j]), xhat = (widen(xs.v[j]) - mean) * rstd;
-                result[i].v[j] = narrow<T>(widen(result[i].v[j]) + rstd * (g - g_mean - xhat * gx_mean));
+                float dout = widen(d[p].v[j]), g = dout * widen(w[p].v[j]), xhat = (widen(xs[p].v[j]) - m) * r;
+                result[p].v[j] = narrow<T>(widen(result[p].v[j]) + r * (g - g_mean - xhat * gx_mean));
+                sums[0][p * W + j] += dout * xhat;
+                if constexpr (SUMS > 1) sums[1][p * W + j] += dout;
+                if constexpr (SUMS > 2) sums[2][p * W + j] += widen(result[p].v[j]);
             }
-            store_pack(dx + c, result[i]);
+            store_pack((T*)b.dx + row + c, result[p]);
+        }
+    }
+    for (int adds = 0; adds < teams; adds++) {
+        for (int i = 0; i < SUMS * PACKS && team == adds; i++) {
+            int c = (i % PACKS * lanes + lane) * W;
+            float* to = b.parts + ((size_t)blockIdx.x * SUMS + i / PACKS) * b.C + c;
+            for (int j = 0; j < W && c < b.C; j++) to[j] = (adds > 0 ? to[j] : 0) + sums[i / PACKS][i % PACKS * W + j];
+        }
+        __syncthreads();  // the next team adds to these
+    }
+}
+
+// Serves rows that are wider than a team, or not aligned: a block reads each twice, and keeps its sums where they go.
+template <class T, int SUMS>
+static __global__ void wide_backward_kernel(Backward b) {
+    __shared__ float room[WIDE_THREADS / 32];
+    float* part = b.parts + (size_t)blockIdx.x * SUMS * b.C;
+    const T* weight = (const T*)b.weight;
+    for (size_t n = blockIdx.x; n < (size_t)b.N; n += gridDim.x) {
+        const T *dout = (const T*)b.dout + n * b.C, *x = (const T*)b.x + n * b.C;
+        T* dx = (T*)b.dx + n * b.C;
+        float m = SUMS > 1 ? b.mean[n] : 0, r = b.rstd[n], g_sum = 0, gx_sum = 0;
+        for (int c = threadIdx.x; c < b.C; c += WIDE_THREADS) {
+            float g = widen(dout[c]) * widen(weight[c]);
+            g_sum += g, gx_sum += g * ((widen(x[c]) - m) * r);
+        }
+        float g_mean = SUMS > 1 ? block_sum<WIDE_THREADS / 32>(g_sum, room) / b.C : 0;
+        float gx_mean = block_sum<WIDE_THREADS / 32>(gx_sum, room) / b.C;
+        for (int c = threadIdx.x; c < b.C; c += WIDE_THREADS) {
+            float d = widen(dout[c]), g = d * widen(weight[c]), xhat = (widen(x[c]) - m) * r;
+            dx[c] = narrow<T>(widen(dx[c]) + r * (g - g_mean - xhat * gx_mean));
+            float adds[] = {d * xhat, d, widen(dx[c])};
+            for (int i = 0; i < SUMS; i++) part[i * b.C + c] = (n < gridDim.x ? 0 : part[i * b.C + c]) + adds[i];
         }
     }
 }
 
-// Adds `rows` rows, at most the block's warps, to the sums of dweight (C) and dbias (C); each thread has its columns.
-template <class T, int COLUMNS, bool CENTRED>
-static __device__ __forceinline__ void add_columns(float* sums, const T* dout, const T* x, size_t stride,
-                                                   const float2* moments, int rows, int C) {
-    for (int c = threadIdx.x * COLUMNS; c < C; c += blockDim.x * COLUMNS) {
-        float dweight[COLUMNS] = {}, dbias[COLUMNS] = {};
-        for (int n = 0; n < rows; n++) {
-            auto d = load_pack<COLUMNS>(dout + n * stride + c), xs = load_pack<COLUMNS>(x + n * stride + c);
-            for (int j = 0; j < COLUMNS; j++) {
-                dweight[j] += widen(d.v[j]) * ((widen(xs.v[j]) - moments[n].x) * moments[n].y);
-                if (CENTRED) dbias[j] += widen(d.v[j]);
-            }
-        }
-        for (int j = 0; j < COLUMNS; j++) {
-            sums[c + j] += dweight[j];
-            if (CENTRED) sums[C + c + j] += dbias[j];
-        }
-    }
-}
-
-// parts (gridDim.x, SUMS C) =: each block's sums for dweight and for dbias. A block takes its rows by groups of as many
-// as it has warps, first a warp for a row, then a thread for a column.
-template <class T, int W, bool KEPT, bool CENTRED>
-static __global__ void __launch_bounds__(32 * MANY_WARPS, RESIDENT)
-    backward_kernel(T* __restrict__ dx, float* __restrict__ parts, const T* __restrict__ dout, const T* __restrict__ x,
-                    const T* __restrict__ weight, const float* __restrict__ mean, const float* __restrict__ rstd, int N,
-                    int C) {
-    constexpr int COLUMNS = W > 1 ? 2 : 1, SUMS = CENTRED ? 2 : 1;
-    __shared__ float2 moments[MANY_WARPS];
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    size_t stride = KEPT ? kept_stride<T>(C) : (size_t)C;
-    T *kept_d = NULL, *kept_x = NULL;
-    float *part = parts + (size_t)blockIdx.x * SUMS * C, *sums = part;
-    if constexpr (KEPT) {
-        DYNAMIC_SHARED(T, rows);
-        kept_d = rows;
-        kept_x = rows + warps * stride;
-        sums = (float*)(rows + 2 * warps * stride);
-    }
-    for (int i = 0; i < SUMS; i++)
-        for (int c = threadIdx.x * COLUMNS; c < C; c += blockDim.x * COLUMNS)
-            for (int j = 0; j < COLUMNS; j++) sums[i * C + c + j] = 0;
-    for (size_t first = (size_t)blockIdx.x * warps; first < (size_t)N; first += (size_t)gridDim.x * warps) {
-        size_t n = first + warp, at = n * C;
-        if (n < (size_t)N) {
-            float m = CENTRED ? mean[n] : 0;
-            if (lane == 0) moments[warp] = make_float2(m, rstd[n]);
-            backward_row<T, W, KEPT, CENTRED>(dx + at, KEPT ? kept_d + warp * stride : NULL,
-                                              KEPT ? kept_x + warp * stride : NULL, dout + at, x + at, weight, m,
-                                              rstd[n], C, lane);
-        }
-        __syncthreads();
-        add_columns<T, COLUMNS, CENTRED>(sums, KEPT ? kept_d : dout + first * C, KEPT ? kept_x : x + first * C, stride,
-                                         moments, (int)MIN((size_t)warps, N - first), C);
-        __syncthreads();
-    }
-    for (int i = 0; i < SUMS && KEPT; i++)
-        for (int c = threadIdx.x * COLUMNS; c < C; c += blockDim.x * COLUMNS)
-            for (int j = 0; j < COLUMNS; j++) part[i * C + c + j] = sums[i * C + c + j];
-}
-
-static size_t parts_of(size_t N) { return MIN(CEIL_DIV(N, (size_t)PART_ROWS), (size_t)MOST_PARTS); }
+static size_t parts_of(size_t N, int sm_blocks) { return MIN(CEIL_DIV(N, (size_t)PART_ROWS), (size_t)SMS * sm_blocks); }
 
 size_t cuda_norm_scratch_bytes(const KernelLimits* limits) {
-    return parts_of((size_t)limits->N) * 2 * (size_t)limits->C * sizeof(float);
+    return parts_of((size_t)limits->N, SM_BLOCKS) * 3 * (size_t)limits->C * sizeof(float);
 }
 
-void cuda_norm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x, const void* weight,
-                        const float* mean, const float* rstd, int N, int C, DType dt, Stream s) {
-    if (N == 0) return;
-    size_t n_parts = parts_of((size_t)N), sum_bytes = (mean ? 2 : 1) * (size_t)C * sizeof(float);
-    float* parts = (float*)cuda_scratch(n_parts * sum_bytes);
-    with_form(dt, {dx, dout, x, weight}, (size_t)C, [=](auto form) {
+// Returns the number of parts; 0: rows are wider than a team, and nothing was done.
+template <class T, int W, int PACKS, int SUMS>
+static int backward_by_teams(const Backward& b, cudaStream_t stream) {
+    int lanes = (int)ROUND_UP(CEIL_DIV(b.C, W * PACKS), 32), threads = MOST_THREADS<PACKS, SUMS> / lanes * lanes;
+    if (threads == 0) return 0;
+    unsigned blocks = (unsigned)parts_of((size_t)b.N, SM_THREADS<PACKS, SUMS> / threads);
+    LAUNCH((backward_kernel<T, W, PACKS, SUMS>), blocks, threads, 0, stream, b, lanes);
+    return (int)blocks;
+}
+
+template <int SUMS>
+static int backward(const Backward& b, DType dt, cudaStream_t stream) {
+    int n_parts = 0;
+    with_form(dt, {b.dx, b.dout, b.x, b.weight}, (size_t)b.C, [&](auto form) {
         typedef typename decltype(form)::T T;
         constexpr int W = decltype(form)::W;
-        auto kernel = mean ? backward_kernel<T, W, false, true> : backward_kernel<T, W, false, false>;
-        size_t row_bytes = 2 * kept_stride<T>(C) * sizeof(T);
-        int keeping = keeping_warps(row_bytes, sum_bytes), warps = keeping ? keeping : MANY_WARPS;
-        size_t bytes = keeping ? keeping * row_bytes + sum_bytes : 0;
-        if (keeping) kernel = mean ? backward_kernel<T, W, true, true> : backward_kernel<T, W, true, false>;
-        cuda_allow_shared(kernel, bytes);
-        LAUNCH(kernel, (unsigned)n_parts, 32 * warps, bytes, cuda_stream(s), (T*)dx, parts, (const T*)dout, (const T*)x,
-               (const T*)weight, mean, rstd, N, C);
+        if constexpr (W > 1) n_parts = backward_by_teams<T, W, 1, SUMS>(b, stream);
+        if constexpr (W > 1) n_parts = n_parts ? n_parts : backward_by_teams<T, W, 2, SUMS>(b, stream);
+        if (n_parts) return;
+        n_parts = (int)parts_of((size_t)b.N, 2);
+        LAUNCH((wide_backward_kernel<T, SUMS>), (unsigned)n_parts, WIDE_THREADS, 0, stream, b);
     });
-    cuda_add_parts(dweight, dbias, parts, (int)n_parts, C, (mean ? 2 : 1) * C, cuda_stream(s));
+    return n_parts;
+}
+
+void cuda_norm_backward(void* dx, float* dweight, float* dbias, float* dx_sums, const void* dout, const void* x,
+                        const void* weight, const float* mean, const float* rstd, int N, int C, DType dt, Stream s) {
+    if (N == 0) return;
+    int sums = !mean ? 1 : !dx_sums ? 2 : 3;
+    float* parts = (float*)cuda_scratch(parts_of((size_t)N, SM_BLOCKS) * sums * (size_t)C * sizeof(float));
+    auto pass = sums == 1 ? backward<1> : sums == 2 ? backward<2> : backward<3>;
+    int n_parts = pass({dx, parts, dout, x, weight, mean, rstd, N, C}, dt, cuda_stream(s));
+    cuda_add_parts(dweight, dbias, dx_sums, parts, n_parts, C, sums * C, cuda_stream(s));
 }

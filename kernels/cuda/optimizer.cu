@@ -40,9 +40,30 @@ static __device__ __forceinline__ void store_floats(float* p, const Pack<float>&
 
 // ---- AdamW
 
-typedef struct AdamWFactors {  // of one step, as every weight needs them
-    float m_keep, m_take, v_keep, v_take, v_correction, lr_corrected, lr_decay;
-} AdamWFactors;
+// The step of an element: AdamW's; Muon's momentum, which leaves weights alone; Muon's step along v.
+enum Update { ADAMW, MOMENTUM, FOLLOW };
+
+// A tensor of a launch, whose blocks are first_block and on, up to those of the next one.
+typedef struct Slice {
+    void* param;
+    float *master, *m, *v;
+    const float* grad;
+    size_t n;
+    Place place;
+    uint64_t rounding;
+    float lr_decay;
+    unsigned first_block : 30, freeze : 1, aligned : 1;
+} Slice;
+
+// The parameters of a launch, among which a block searches its tensor: they lie in the cache of constants.
+template <Update UPDATE>
+struct Batch {
+    float m_keep, m_take, v_keep, v_take, v_correction, lr_corrected, lr, eps;
+    const float* grad_scale;
+    int n;
+    Slice slice[UPDATE == ADAMW ? ADAMW_TENSORS : 1];
+};
+static_assert(sizeof(Batch<ADAMW>) <= 4096 && ADAMW_TENSORS <= 64, "what a launch takes, and six halvings find");
 
 // bf16_round of plan/base/base.h: the same bits as on the host.
 static __device__ __forceinline__ bf16 round_stochastically(float x, uint64_t random) {
@@ -61,8 +82,8 @@ static __device__ __forceinline__ void places_of(size_t place[PACK], const Place
 }
 
 // These make elements i .. i + PACK of param from their masters.
-static __device__ __forceinline__ void weights_of(Pack<float>& w, const Pack<float>& x, size_t, const AdamW&) { w = x; }
-static __device__ __forceinline__ void weights_of(Pack<bf16, PACK>& w, const Pack<float>& x, size_t i, const AdamW& a) {
+static __device__ __forceinline__ void weights_of(Pack<float>& w, const Pack<float>& x, size_t, const Slice&) { w = x; }
+static __device__ __forceinline__ void weights_of(Pack<bf16, PACK>& w, const Pack<float>& x, size_t i, const Slice& a) {
     size_t place[PACK];
     if (a.rounding) places_of(place, a.place, i);
     for (int j = 0; j < PACK; j++)
@@ -72,7 +93,7 @@ static __device__ __forceinline__ void weights_of(Pack<bf16, PACK>& w, const Pac
 // Frozen elements, a bit for each, stay: they may have been rounded at random.
 template <bool WHOLE, class T>
 static __device__ __forceinline__ void store_weights(T* param, const Pack<float>& x, unsigned frozen, size_t i,
-                                                     const AdamW& a) {
+                                                     const Slice& a) {
     Pack<T, PACK> w;
     weights_of(w, x, i, a);
     if (WHOLE && frozen == 0) store_pack(param + i, w);
@@ -81,32 +102,29 @@ static __device__ __forceinline__ void store_weights(T* param, const Pack<float>
             if (i + j < a.n && !(frozen >> j & 1)) param[i + j] = w.v[j];
 }
 
-// The step of an element: AdamW's; Muon's momentum, which leaves weights alone; Muon's step along v.
-enum Update { ADAMW, MOMENTUM, FOLLOW };
-
 template <Update UPDATE>
-static __device__ __forceinline__ void step_element(float& x, float& m, float& v, float scaled, const AdamW& a,
-                                                    const AdamWFactors& k) {
+static __device__ __forceinline__ void step_element(float& x, float& m, float& v, float scaled, const Slice& a,
+                                                    const Batch<UPDATE>& k) {
     if constexpr (UPDATE == FOLLOW) {
-        x -= fmaf(x, k.lr_decay, v * a.lr);
+        x -= fmaf(x, a.lr_decay, v * k.lr);
         return;
     }
     m = fmaf(m, k.m_keep, scaled * k.m_take);
     if constexpr (UPDATE == MOMENTUM) v = fmaf(m, k.m_keep, scaled * k.m_take);
     else {
         v = fmaf(v, k.v_keep, scaled * scaled * k.v_take);
-        float step = m / (sqrtf(v * k.v_correction) + a.eps) * k.lr_corrected;
-        x -= fmaf(x, k.lr_decay, step);
+        float step = m / (sqrtf(v * k.v_correction) + k.eps) * k.lr_corrected;
+        x -= fmaf(x, a.lr_decay, step);
     }
 }
 
 template <Update UPDATE, bool WHOLE, bool FREEZE, class T>
-static __device__ __forceinline__ void step_weights(const AdamW& a, const AdamWFactors& k, size_t i) {
+static __device__ __forceinline__ void step_weights(const Slice& a, const Batch<UPDATE>& k, size_t i) {
     Pack<float> g = load_floats<WHOLE>(a.grad, i, a.n), x = load_floats<WHOLE>(a.master, i, a.n);
     Pack<float> m = load_floats<WHOLE>(a.m, i, a.n), v = load_floats<WHOLE>(a.v, i, a.n);
-    float grad_scale = *a.grad_scale;  // read beside the others, not before them
+    float grad_scale = *k.grad_scale;  // read beside the others, not before them
     unsigned frozen = 0;
-    for (int j = 0; j < PACK && FREEZE; j++) frozen |= (unsigned)(g.v[j] == 0) << j;
+    for (int j = 0; j < PACK && FREEZE; j++) frozen |= (unsigned)(a.freeze && g.v[j] == 0) << j;
     if (!(fabsf(grad_scale) <= FLT_MAX) || frozen == (1u << PACK) - 1) return;
     for (int j = 0; j < PACK; j++) {
         if (!(frozen >> j & 1)) step_element<UPDATE>(x.v[j], m.v[j], v.v[j], g.v[j] * grad_scale, a, k);
@@ -117,36 +135,58 @@ static __device__ __forceinline__ void step_weights(const AdamW& a, const AdamWF
     if (a.param != (void*)a.master) store_weights<WHOLE>((T*)a.param, x, frozen, i, a);
 }
 
+// Slices begin in ascending blocks, so the last that begins at this block or before it has it. Six halvings find it.
+template <Update UPDATE>
+static __device__ __forceinline__ int slice_of_block(const Batch<UPDATE>& k) {
+    int at = 0;
+    for (int step = UPDATE == ADAMW ? 32 : 0; step > 0; step /= 2)
+        if (at + step < k.n && k.slice[at + step].first_block <= blockIdx.x) at += step;
+    return at;
+}
+
 template <Update UPDATE, class T, bool FREEZE>
-static __global__ void update_kernel(AdamW a, AdamWFactors k, bool aligned) {
-    size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * PACK;
-    if (aligned && i + PACK <= a.n) step_weights<UPDATE, true, FREEZE, T>(a, k, i);
+static __global__ void update_kernel(const __grid_constant__ Batch<UPDATE> k) {
+    const Slice& a = k.slice[slice_of_block(k)];
+    size_t i = ((size_t)(blockIdx.x - a.first_block) * THREADS + threadIdx.x) * PACK;
+    if (a.aligned && i + PACK <= a.n) step_weights<UPDATE, true, FREEZE, T>(a, k, i);
     else if (i < a.n) step_weights<UPDATE, false, FREEZE, T>(a, k, i);
 }
 
-template <Update UPDATE>
-static void update(const AdamW* a, DType dt, Stream s) {
-    if (a->n == 0) return;
-    double m_correction = 1 - pow(a->beta1, a->t), v_correction = 1 - pow(a->beta2, a->t);
-    AdamWFactors k = {a->beta1,
-                      (float)(1.0 - a->beta1),
-                      a->beta2,
-                      (float)(1.0 - a->beta2),
-                      (float)(1 / v_correction),
-                      (float)(a->lr / m_correction),
-                      a->lr * a->weight_decay};
+static Slice slice_of(const AdamW* a, DType dt, unsigned first_block) {
     uintptr_t floats = (uintptr_t)a->master | (uintptr_t)a->m | (uintptr_t)a->v | (uintptr_t)a->grad;
-    bool aligned = floats % 16 == 0 && (uintptr_t)a->param % (PACK * dtype_bytes(dt)) == 0;
+    Slice slice = {
+        a->param,    a->master,      a->m, a->v, a->grad, a->n, a->place, a->rounding, a->lr * a->weight_decay,
+        first_block, a->freeze != 0, 0};
+    slice.aligned = floats % 16 == 0 && (uintptr_t)a->param % (PACK * dtype_bytes(dt)) == 0;
+    return slice;
+}
+
+template <Update UPDATE>
+static void update(const AdamW* a, int n, DType dt, Stream s) {
+    if (n == 0) return;
+    double m_correction = 1 - pow(a->beta1, a->t), v_correction = 1 - pow(a->beta2, a->t);
+    unsigned blocks = 0, freeze = 0;
+    Batch<UPDATE> k = {};
+    k.m_keep = a->beta1, k.m_take = (float)(1.0 - a->beta1);
+    k.v_keep = a->beta2, k.v_take = (float)(1.0 - a->beta2);
+    k.v_correction = (float)(1 / v_correction), k.lr_corrected = (float)(a->lr / m_correction);
+    k.lr = a->lr, k.eps = a->eps, k.grad_scale = a->grad_scale;
+    for (const AdamW* end = a + n; a < end; a++) {
+        if (a->n > 0) k.slice[k.n++] = slice_of(a, dt, blocks);
+        freeze |= a->freeze;
+        blocks += cuda_blocks(a->n, THREADS * PACK);
+    }
+    if (blocks == 0) return;
     with_dtype(dt, [=](auto zero) {
         typedef decltype(zero) T;
-        auto kernel = a->freeze ? update_kernel<UPDATE, T, true> : update_kernel<UPDATE, T, false>;
-        LAUNCH(kernel, cuda_blocks(a->n, THREADS * PACK), THREADS, 0, cuda_stream(s), *a, k, aligned);
+        auto kernel = freeze ? update_kernel<UPDATE, T, true> : update_kernel<UPDATE, T, false>;
+        LAUNCH(kernel, blocks, THREADS, 0, cuda_stream(s), k);
     });
 }
 
-void cuda_adamw(const AdamW* a, DType dt, Stream s) { update<ADAMW>(a, dt, s); }
-void cuda_momentum(const AdamW* a, Stream s) { update<MOMENTUM>(a, DT_F32, s); }
-void cuda_follow(const AdamW* a, DType dt, Stream s) { update<FOLLOW>(a, dt, s); }
+void cuda_adamw(const AdamW* a, int n, DType dt, Stream s) { update<ADAMW>(a, n, dt, s); }
+void cuda_momentum(const AdamW* a, Stream s) { update<MOMENTUM>(a, 1, DT_F32, s); }
+void cuda_follow(const AdamW* a, DType dt, Stream s) { update<FOLLOW>(a, 1, dt, s); }
 
 // ---- what makes a matrix orthogonal, beside matmuls: 6 bytes an element of bf16
 

@@ -230,5 +230,5 @@ void cuda_rotary_backward(void* dx, float* dq_weight, float* dk_weight, const vo
         LAUNCH((norm_backward_kernel<T, W>), (unsigned)n_parts, THREADS, 0, cuda_stream(s), (T*)dx, parts,
                (const T*)raw, *r, cuda_log2_lanes(r->HS / 2, W));
     });
-    cuda_add_parts(dq_weight, dk_weight, parts, (int)n_parts, r->HS, 2 * r->HS, cuda_stream(s));
+    cuda_add_parts(dq_weight, dk_weight, NULL, parts, (int)n_parts, r->HS, 2 * r->HS, cuda_stream(s));
 }

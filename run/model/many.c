@@ -41,6 +41,8 @@ static void use_layer(Model* m, int l, int direction) {
     if (direction < 0) zero_open_grads(m, l);
 }
 
+static int grads_stay(const Model* m) { return m->ranks->zero.stage == 1; }
+
 // ---- the update
 
 // Finds the memory of a run of elements that this rank owns. Copies of an element, which ranks with the same key/value
@@ -76,22 +78,41 @@ static void direct(Model* m, const Config* config) {
     muon_direct(m->ranks->muon, m);
 }
 
-// Steps all runs. If m->ranks->next is set, weights leave as they are updated.
+// Tensors that are stepped by one launch.
+typedef struct StepList {
+    AdamW step[ADAMW_TENSORS];
+    int n;
+} StepList;
+
+// Adds a tensor, after which a full list is stepped; NULL steps what there is.
+static void add_step(const Model* m, StepList* list, const AdamW* a) {
+    if (a) list->step[list->n++] = *a;
+    if (a && list->n < ADAMW_TENSORS) return;
+    m->k->adamw(list->step, list->n, m->dt, m->s);
+    list->n = 0;
+}
+
+// Steps all runs. If m->ranks->next is set, weights leave bucket by bucket as they are updated.
 static void step(Model* m, const Config* config, double lr, int64_t t) {
     Model* owner = model_owner(m);
-    int is_muon = owner->ranks->muon != NULL;
+    int is_muon = owner->ranks->muon != NULL, left = 0;
+    StepList list = {.n = 0};
     if (is_muon) direct(owner, config);
     if (m->ranks->next) zero_begin_gather(m->ranks->next);
     for (int i = 0; i < shape_tensors(&owner->shape); i++) {
         OwnedRun runs[MOST_RUNS];
         Segment segment = zero_segment(owner, i);
-        if (m->ranks->next) zero_advance_gather(m->ranks->next, segment.tensor.bucket);
+        if (m->ranks->next && segment.tensor.bucket > left) {
+            add_step(owner, &list, NULL);  // a list must not keep what leaves
+            zero_advance_gather(m->ranks->next, left = segment.tensor.bucket);
+        }
         for (int r = 0, n = tp_runs(runs, owner, &segment); r < n; r++) {
             AdamW a = step_of(owner, config, &runs[r], lr, t);
             if (is_muon && muon_takes(segment.tensor.id)) m->k->ranks->follow(&a, m->dt, m->s);
-            else m->k->adamw(&a, m->dt, m->s);
+            else add_step(owner, &list, &a);
         }
     }
+    add_step(owner, &list, NULL);
     if (m->ranks->next) zero_advance_gather(m->ranks->next, shape_buckets(&owner->shape));
     zero_clear_grads(m);
 }
@@ -115,7 +136,7 @@ static void reduce(Model* m) {
 
 // Each table serves some ranks: those that compute whole linears, those that compute others than they own or have
 // adapters, those that cut them.
-static const ManyRanks whole_linears = {AROUND_LAYERS_AND_STEPS};
+static const ManyRanks whole_linears = {AROUND_LAYERS_AND_STEPS, .grads_stay = grads_stay};
 static const ManyRanks other_linears = {AROUND_LAYERS_AND_STEPS, LINEARS};
 static const ManyRanks cut_linears = {
     AROUND_LAYERS_AND_STEPS,

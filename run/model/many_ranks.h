@@ -10,6 +10,7 @@ typedef struct ManyRanks {
     // used. Those of the next one in `direction` (1 forward, -1 backward, 0 none) begin to come.
     void (*use_layer)(Model* m, int l, int direction);
     void (*close_grads)(Model* m, int l);  // gradients of layer l are complete for this row; l = -1 ends the row
+    int (*grads_stay)(const Model* m);     // gradients of all layers are writable all the time; NULL: never
 
     // Linears: see linear_forward of train_gpt.cu. `units` counts those of a sublayer that this rank computes.
     int (*units)(const Model* m, SublayerId id, int l);

@@ -157,7 +157,7 @@ static void step_all(const Model* m, const Config* config, double lr, int64_t t)
         a.m = first + tensor.offset;
         a.v = second + tensor.offset;
         model_set_step(m, config, &a, &tensor, lr, t);
-        m->k->adamw(&a, m->dt, m->s);
+        m->k->adamw(&a, 1, m->dt, m->s);
     }
     m->k->clear(m->array[MODEL_GRADS], shape_param_elems(&m->shape) * sizeof(float), m->s);
 }

@@ -454,7 +454,7 @@ static double time_update(const Probe* p) {
     m->k->clear(p->memory, n * 5 * sizeof(float), m->s);
     m->k->synchronize(m->s);
     double started = now_seconds();
-    m->k->adamw(&a, m->dt, m->s);
+    m->k->adamw(&a, 1, m->dt, m->s);
     m->k->synchronize(m->s);
     return 1e3 * (now_seconds() - started) * (double)owned / (double)n;
 }

@@ -68,7 +68,9 @@ fault a_barrier_missing_after_staging release test_attention aligned_rows attent
     's|__syncthreads();  // this step.*||'
 fault the_same_barrier_as_a_race race test_attention aligned_rows attention 's|__syncthreads();  // this step.*||'
 fault a_barrier_missing_before_reuse race test_ops_block layernorm_backward norm \
-    '/add_columns<T, COLUMNS, CENTRED>(sums/,/__syncthreads/s/__syncthreads();//'
+    's|__syncthreads();  // all have read.*||'
+fault a_team_that_does_not_wait_for_the_one_before race test_ops_block layernorm_backward norm \
+    's|__syncthreads();  // the next team.*||'
 fault the_same_between_queries_and_keys race test_ops_block rotary_backward_passes rotary \
     's|__syncthreads();  // of_warps may be used again||'
 fault a_step_ahead_that_never_comes release test_attention heads_that_share_keys attention_backward \
@@ -117,6 +119,8 @@ fault a_sum_over_lanes_without_the_first release test_sample the_token_is_where 
     's/if (lane >= lanes) sum/if (lane > lanes) sum/'
 fault a_softmax_of_the_drawn_ids_alone release test_sample ids_without_text sample \
     's/v < how.V; v += THREADS) total/v < ids; v += THREADS) total/'
+fault a_tensor_behind_the_last_of_a_launch release test_ops one_call_steps optimizer \
+    's/at + step < k.n/at + step <= k.n/'
 fault a_nan_that_passes_a_trial release test_attention_trial a_value_that_is_no_number attention_trial \
     's/!(apart <= tolerance)/apart > tolerance/'
 fault a_trial_of_long_documents_alone release test_attention_trial a_little_more_than attention_trial \
