@@ -13,9 +13,9 @@
 // depth alone, so that the number of threads cannot be seen in the result.
 //
 // Before this file comes an enum of MR, NR (2 vectors) and, of packed elements, KC, NC (a multiple of NR), MC (of MR),
-// DEPTH: the most depth of a block of B, and DEPTH_UNIT: what every depth is padded to. STRIPS, unless 0, is the size of
-// a block of B that stays in the second cache, and STREAM_FROM of results that go past the caches. After it come the
-// three functions declared under "the heart".
+// DEPTH: the most depth of a block of B, and DEPTH_UNIT: what every depth is padded to. Where tiles are fast, STRIPS is
+// the most of B that stays in the second cache, and results beyond STREAM_FROM go past the caches; else both are 0.
+// After it come the three functions declared under "the heart".
 #pragma once
 #include "kernels/cpu/simd.h"
 
@@ -237,8 +237,8 @@ static void stream_row(const Product* p, const float* sums, size_t m, size_t n) 
     vf_stream_bf16((bf16*)p->gelu + at, x);
 }
 
-// What a tile will meet in x (M,N; ld), `pre` or results that it adds to, is fetched while its last sums are added: each
-// row lies in a page of its own, and the processor does not guess the next.
+// What a tile will meet in x (M,N; ld) is fetched while its last sums are added: each row lies in a page of its own,
+// and the processor does not guess the next.
 static void fetch_tile(const Product* p, const void* x, size_t ld, DType dt, size_t m, size_t n) {
     size_t bytes = min(NR, p->N - n) * dtype_bytes(dt);
     for (size_t i = 0; i < MR && m + i < p->M; i++)
@@ -246,7 +246,7 @@ static void fetch_tile(const Product* p, const void* x, size_t ld, DType dt, siz
             __builtin_prefetch((const char*)element(x, (m + i) * ld + n, dt) + byte);
 }
 
-// Without tiles fetching results costs more than it saves.
+// Without tiles fetching results that are added to costs more than it saves.
 static void fetch_results(const Product* p, size_t m, size_t n) {
     if (p->pre) fetch_tile(p, p->pre, p->N, p->dt, m, n);
     if (STRIPS && p->add) fetch_tile(p, p->out, p->ldo, DT_F32, m, n);
