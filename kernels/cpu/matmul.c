@@ -11,7 +11,9 @@ enum {
     MC = 16 * MR,
     NC = 768,
     DEPTH = 4096,
-    DEPTH_UNIT = 1
+    DEPTH_UNIT = 1,
+    STRIPS = 0,
+    STREAM_FROM = 0
 };
 
 #include "kernels/cpu/product.h"
@@ -49,11 +51,11 @@ SIMD_INLINE void multiply_panels_as(float* sums, const float* a, const float* b,
     }
 }
 
-static void multiply_panels(float* sums, const float* a, const float* b, size_t depth, int add, const char* next,
+static void multiply_panels(float* sums, const float* a, const float* b, size_t depth, int add, Around around,
                             const Product* p, const Finished* finished) {
     if (finished->sums) write_rows(p, finished, 0, MR);
-    if (p->packing == PAIRS) multiply_panels_as(sums, a, b, depth, add, next, PAIRS);
-    else multiply_panels_as(sums, a, b, depth, add, next, FLOATS);
+    if (p->packing == PAIRS) multiply_panels_as(sums, a, b, depth, add, around.ahead, PAIRS);
+    else multiply_panels_as(sums, a, b, depth, add, around.ahead, FLOATS);
 }
 
 static void begin_block(void) {}

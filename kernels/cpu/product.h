@@ -13,8 +13,9 @@
 // depth alone, so that the number of threads cannot be seen in the result.
 //
 // Before this file comes an enum of MR, NR (2 vectors) and, of packed elements, KC, NC (a multiple of NR), MC (of MR),
-// DEPTH: the most depth of a block of B, and DEPTH_UNIT: what every depth is padded to. After it come the three
-// functions declared under "the heart".
+// DEPTH: the most depth of a block of B, and DEPTH_UNIT: what every depth is padded to. Where tiles are fast, STRIPS is
+// the most of B that stays in the second cache, and results beyond STREAM_FROM go past the caches; else both are 0.
+// After it come the three functions declared under "the heart".
 #pragma once
 #include "kernels/cpu/simd.h"
 
@@ -35,7 +36,7 @@ typedef struct Product {
     size_t M, N, K;
     DType dt;  // of a, b, bias, gelu and pre, and of out unless it is added to
     Packing packing;
-    void* out;         // (M,N; ldo) =, or fp32 += with add
+    void* out;  // (M,N; ldo) =, or fp32 += with add
     size_t ldo;
     void* gelu;        // (M,N) = GELU(out), or NULL
     const void* bias;  // (N) added to out, or NULL
@@ -44,6 +45,7 @@ typedef struct Product {
     int add;
     float scale;  // of the sums
     int adds;     // out of dt is added to
+    int streams;  // whole lines of results go past the caches
 } Product;
 
 // A finished tile: sums (MR,NR) of the results from (m, n) on.
@@ -52,15 +54,22 @@ typedef struct Finished {
     size_t m, n;
 } Finished;
 
+// How a product shares the caches with its neighbours: the next meets the same A or the same B, and each step fetches
+// `lines` lines, `ld` bytes apart, from `ahead` on, which then advances.
+typedef struct Around {
+    int same_a;
+    size_t lines, ld, advance;
+    const char* ahead;
+} Around;
+
 // ---- the heart
 
 // Packs `rows` of the n rows of A from i on, `depth` packed elements from k on, as one panel, or a part of its depth,
 // and adds the sum of each row to row_sums (MR), unless that is NULL.
 static void pack_a(float* to, const Product* p, size_t i, size_t k, size_t depth, float* row_sums);
 // sums (MR,NR) = or += a b over `depth` packed elements of two panels. Before it stores them it writes the finished
-// tile, which without add may lie in the same place, and fetches the first depth * 8 bytes from `next` on into the
-// second cache.
-static void multiply_panels(float* sums, const float* a, const float* b, size_t depth, int add, const char* next,
+// tile, which without add may lie in the same place, and fetches what lies ahead into the second cache.
+static void multiply_panels(float* sums, const float* a, const float* b, size_t depth, int add, Around around,
                             const Product* p, const Finished* finished);
 // A thread calls these before a block and after it.
 static void begin_block(void);
@@ -193,39 +202,64 @@ static void pack_block_of_b(float* to, const Product* p, size_t n, size_t begin,
 
 // ---- writing out
 
+SIMD_INLINE vf result_of(const Product* p, vf x, size_t at, size_t n, int lanes, DType dt) {
+    if (p->scale != 1) x *= vf_set1(p->scale);
+    if (p->add) return vf_get(p->out, at, lanes, DT_F32) + x;
+    if (p->adds) x += vf_get(p->out, at, lanes, dt);
+    if (p->bias) x += vf_get(p->bias, n, lanes, dt);
+    if (p->pre) x *= vf_gelu_gradient(vf_get(p->pre, at, lanes, dt));
+    return x;
+}
+
 SIMD_INLINE void write_row_as(const Product* p, const float* sums, size_t m, size_t n, DType dt) {
     for (int v = 0; v < NR && n < p->N; v += SIMD_FLOATS, n += SIMD_FLOATS) {
         size_t at = m * p->ldo + n;
         int lanes = (int)min(p->N - n, SIMD_FLOATS);
-        vf x = vf_load(sums + v);
-        if (p->scale != 1) x *= vf_set1(p->scale);
-        if (p->add) {
-            vf_put(p->out, at, lanes, vf_get(p->out, at, lanes, DT_F32) + x, DT_F32);
-            continue;
-        }
-        if (p->adds) x += vf_get(p->out, at, lanes, dt);
-        if (p->bias) x += vf_get(p->bias, n, lanes, dt);
-        if (p->pre) x *= vf_gelu_gradient(vf_get(p->pre, at, lanes, dt));
-        vf_put(p->out, at, lanes, x, dt);
+        vf x = result_of(p, vf_load(sums + v), at, n, lanes, dt);
+        vf_put(p->out, at, lanes, x, p->add ? DT_F32 : dt);
         if (!p->gelu) continue;
         if (dt == DT_BF16) x = vf_from_bf16(vf_to_bf16(x));
         vf_put(p->gelu, at, lanes, vf_gelu(x), dt);
     }
 }
 
-// The part of `pre` that a tile will meet is fetched while its last sums are added: each row lies in a page of its own,
-// and the processor does not guess the next. Doing so for results costs more than it saves.
-static void fetch_pre(const Product* p, size_t m, size_t n) {
-    size_t bytes = min(NR, p->N - n) * dtype_bytes(p->dt);
+// A line of bf16 that is stored whole need not be read before, and rows lie too far apart to be read ahead.
+static void stream_row(const Product* p, const float* sums, size_t m, size_t n) {
+    size_t at = m * p->ldo + n;
+    vf_bf16 x[2];
+    for (int v = 0; v < 2; v++) {
+        size_t i = (size_t)v * SIMD_FLOATS;
+        x[v] = vf_to_bf16(result_of(p, vf_load(sums + i), at + i, n + i, SIMD_FLOATS, DT_BF16));
+    }
+    vf_stream_bf16((bf16*)p->out + at, x);
+    if (!p->gelu) return;
+    for (int v = 0; v < 2; v++) x[v] = vf_to_bf16(vf_gelu(vf_from_bf16(x[v])));
+    vf_stream_bf16((bf16*)p->gelu + at, x);
+}
+
+// What a tile will meet in x (M,N; ld) is fetched while its last sums are added: each row lies in a page of its own,
+// and the processor does not guess the next.
+static void fetch_tile(const Product* p, const void* x, size_t ld, DType dt, size_t m, size_t n) {
+    size_t bytes = min(NR, p->N - n) * dtype_bytes(dt);
     for (size_t i = 0; i < MR && m + i < p->M; i++)
         for (size_t byte = 0; byte < bytes; byte += 64)
-            __builtin_prefetch((const char*)element(p->pre, (m + i) * p->N + n, p->dt) + byte);
+            __builtin_prefetch((const char*)element(x, (m + i) * ld + n, dt) + byte);
+}
+
+// Without tiles fetching results that are added to costs more than it saves.
+static void fetch_results(const Product* p, size_t m, size_t n) {
+    if (p->pre) fetch_tile(p, p->pre, p->N, p->dt, m, n);
+    if (STRIPS && p->add) fetch_tile(p, p->out, p->ldo, DT_F32, m, n);
 }
 
 // Rows begin .. end of a finished tile become results.
 static void write_rows(const Product* p, const Finished* tile, size_t begin, size_t end) {
-    for (size_t i = begin; i < end && tile->m + i < p->M; i++)
-        WITH_DTYPE(p->dt, write_row_as, p, tile->sums + i * NR, tile->m + i, tile->n);
+    int streams = p->streams && tile->n + NR <= p->N;
+    for (size_t i = begin; i < end && tile->m + i < p->M; i++) {
+        const float* sums = tile->sums + i * NR;
+        if (streams) stream_row(p, sums, tile->m + i, tile->n);
+        else WITH_DTYPE(p->dt, write_row_as, p, sums, tile->m + i, tile->n);
+    }
 }
 
 // ---- the blocked product
@@ -252,6 +286,8 @@ typedef struct Block {
     float* sums;        // tile after tile
 } Block;
 
+enum { SHARE = 4 * NR * MR / MC };  // bytes, for each packed element, of the next panel of B that a panel of A fetches
+
 static void multiply_block(const Product* p, const Block* block, ThreadScratch* scratch) {
     size_t row_panels = CEIL_DIV(block->rows, MR), kc = piece(block->depth, KC, DEPTH_UNIT);
     int at_once = block->first && block->last && kc == block->depth;  // one tile is then all it takes
@@ -266,15 +302,36 @@ static void multiply_block(const Product* p, const Block* block, ThreadScratch* 
             for (size_t i = 0; i < row_panels; i++) {
                 float* sums = block->sums + (at_once ? 0 : j * row_panels + i) * TILE;
                 const float* b = block->b + (j * block->depth + k) * NR;
-                const char* next = (const char*)(b + block->depth * NR) + i * depth * 8;
+                const char* next = (const char*)(b + block->depth * NR) + i * depth * SHARE;
                 size_t m = block->m + i * MR, n = block->n + j * NR;
-                if (last && p->pre) fetch_pre(p, m, n);
-                multiply_panels(sums, scratch->a + i * MR * depth, b, depth, add, next, p, &finished);
+                if (last) fetch_results(p, m, n);
+                multiply_panels(sums, scratch->a + i * MR * depth, b, depth, add,
+                                (Around){0, SHARE / 4, 64, 16 * SHARE, next}, p, &finished);
                 if (last) finished = (Finished){sums, m, n};
             }
         if (finished.sums) write_rows(p, &finished, 0, MR);
     }
     for (size_t i = 0; block->with_row_sums && i < block->rows; i++) p->row_sums[block->m + i] += scratch->row_sums[i];
+}
+
+// Where depth fits, a panel of A stays in the first cache and meets all of a block of B, which stays in the second:
+// results are then written along their rows, and sums never leave the first cache.
+static void multiply_strips(const Product* p, const Block* block, ThreadScratch* scratch) {
+    size_t end = block->m + block->rows, width = block->panel_end - block->panel, ld = 2 * p->a.ld;
+    size_t share = CEIL_DIV((size_t)MR, width);  // rows of the next panel of A that a panel of B fetches
+    Finished finished = {0};
+    for (size_t m = block->m; m < end; m += MR) {
+        pack_a(scratch->a, p, m, 0, block->depth, NULL);
+        for (size_t j = 0; j < width; j++) {
+            size_t panel = block->panel + j, n = block->n + panel * NR, next = m + MR + j * share;
+            size_t rows = min(share, less(min(m + 2 * MR, p->M), next));
+            fetch_results(p, m, n);
+            multiply_panels(scratch->sums, scratch->a, block->b + panel * block->depth * NR, block->depth, 0,
+                            (Around){1, rows, ld, 64, (const char*)p->a.p + next * ld}, p, &finished);
+            finished = (Finished){scratch->sums, m, n};
+        }
+    }
+    if (finished.sums) write_rows(p, &finished, 0, MR);
 }
 
 // One block of B against all rows of A: `panels` packed panels from column n on, `depth` from k on. Rows of C are cut
@@ -283,6 +340,7 @@ typedef struct Pass {
     const Product* p;
     size_t n, k, depth, panels, row_blocks, col_parts;
     int whole, first, last;  // sums are finished, or added to C, in each pass; else in the last
+    int strips;              // the pass is multiply_strips'
 } Pass;
 
 static float* packed_b(void) { return (float*)cpu_shared_scratch(); }
@@ -308,7 +366,8 @@ static void multiply_some(const void* job, size_t task, int thread) {
                    .sums = s->whole ? scratch->sums : shared_sums + m / MR * s->panels * TILE};
     // clang-format on
     begin_block();
-    multiply_block(p, &block, scratch);
+    if (s->strips) multiply_strips(p, &block, scratch);
+    else multiply_block(p, &block, scratch);
     end_block();
 }
 
@@ -324,9 +383,11 @@ static size_t count_row_blocks(size_t M, size_t threads) {
 static void multiply(const Product* p) {
     if (p->M == 0 || p->K == 0) return;
     size_t K = ROUND_UP(p->packing == PAIRS ? CEIL_DIV(p->K, 2) : p->K, (size_t)DEPTH_UNIT);
-    size_t most_depth = piece(K, DEPTH, DEPTH_UNIT), nc = piece(p->N, NC, NR), threads = (size_t)team_threads();
+    size_t most_depth = piece(K, DEPTH, DEPTH_UNIT), threads = (size_t)team_threads();
     int alone = p->M * p->N * p->K < 1 << 18;
     Pass s = {.p = p, .row_blocks = count_row_blocks(p->M, threads)};
+    s.strips = STRIPS && p->a.k_contiguous && K <= 2 * KC;
+    size_t nc = piece(p->N, s.strips ? min(NC, STRIPS / K / NR * NR) : NC, NR);
     for (s.n = 0; s.n < p->N; s.n += nc)
         for (s.k = 0; s.k < K; s.k += most_depth) {
             s.depth = min(most_depth, K - s.k), s.panels = CEIL_DIV(min(nc, p->N - s.n), NR);
@@ -391,7 +452,9 @@ static Product product_of(Packing bf16_packing, MatmulKind kind, void* out, cons
 }
 // clang-format on
 
-static void run(const Product* p) {
+static void run(Product* p) {
+    size_t line = (size_t)p->out | (size_t)p->gelu | 2 * p->ldo;
+    p->streams = STREAM_FROM && p->dt == DT_BF16 && !p->add && !p->adds && line % 64 == 0 && p->M * p->N > STREAM_FROM;
     if (p->M == 1 && p->b.k_contiguous) multiply_row(p);
     else multiply(p);
 }

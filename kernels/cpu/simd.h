@@ -156,6 +156,16 @@ SIMD_INLINE vf_bf16 vf_to_bf16(vf x) {
 
 SIMD_INLINE void vf_store_bf16(bf16* p, vf x) { *(vf_bf16_unaligned*)p = vf_to_bf16(x); }
 
+// Stores two vectors past the caches where the processor can; p is aligned to both together. A store fence must follow.
+SIMD_INLINE void vf_stream_bf16(bf16* p, const vf_bf16 x[2]) {
+#if defined(__AVX512F__)
+    __m512i line = _mm512_inserti64x4(_mm512_castsi256_si512((__m256i)x[0]), (__m256i)x[1], 1);
+    _mm512_stream_si512((void*)p, line);
+#else
+    memcpy(p, x, 2 * sizeof x[0]);
+#endif
+}
+
 SIMD_INLINE vf vf_load_as(const void* p, DType dt) {
     return dt == DT_BF16 ? vf_load_bf16((const bf16*)p) : vf_load((const float*)p);
 }
