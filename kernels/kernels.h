@@ -38,6 +38,7 @@ typedef struct KernelLimits {
 } KernelLimits;
 
 enum {
+    ADAMW_TENSORS = 42,     // of a call: what the 4 KiB of a launch's parameters have room for
     MOST_EVENTS = 1 << 14,  // in the time of a step: see Kernels.record_event
     ATTENTION_TAIL = 128    // rows: the most of Kernels.attention_tail, that tiles of a library's kernels may reach
 };
@@ -116,8 +117,6 @@ typedef struct AdamW {
     // 1: an element whose gradient is exactly 0 is left as it is, with its moments: nothing was computed for it.
     int freeze;
 } AdamW;
-
-enum { ADAMW_TENSORS = 42 };  // of a call: what the 4 KiB of a launch's parameters have room for
 
 // A token to draw from a row of logits: its random number, and the result.
 typedef struct Draw {
