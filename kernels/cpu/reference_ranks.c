@@ -1,5 +1,5 @@
 // reference_ranks.c - the plain form of ops that only many ranks need: parts of attention and of a loss, moves of rows,
-// heads and columns. Like reference.c, this is the specification.
+// heads and columns, FP8. Like reference.c, this is the specification.
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
@@ -189,11 +189,37 @@ static void strided_matmul(const StridedMatmul* m, DType dt, Stream s) {
         }
 }
 
+// ---- FP8
+
+static void quantize(e4m3* out, float* amax, const void* x, const float* scale, int transposes, int N, int C,
+                     Stream s) {
+    for (size_t n = 0; n < (size_t)N; n++)
+        for (size_t c = 0; c < (size_t)C; c++) {
+            float value = bf16_to_float(((const bf16*)x)[n * C + c]);
+            if (amax && fabsf(value) > *amax) *amax = fabsf(value);
+            if (out) out[transposes ? c * N + n : n * C + c] = e4m3_from_float(value * *scale);
+        }
+}
+
+static void matmul_fp8(const Fp8Matmul* m, Stream s) {
+    double unit = (double)(*m->x_unit * *m->w_unit);
+    for (size_t n = 0; n < (size_t)m->N; n++)
+        for (size_t o = 0; o < (size_t)m->OC; o++) {
+            double sum = 0;
+            for (size_t k = 0; k < (size_t)m->K; k++)
+                sum += e4m3_to_float(m->x[n * m->K + k]) * e4m3_to_float(m->w[o * m->K + k]);
+            double bias = m->bias ? dtype_load(m->bias, o, DT_BF16) : 0;
+            dtype_store(m->out, n * m->OC + o, unit * sum + bias, DT_BF16);
+        }
+    if (m->pre) cpu_reference.activation_backward(m->out, m->out, m->pre, ACT_GELU, m->N, m->OC, DT_BF16, s);
+    if (m->gelu) cpu_reference.activation_forward(m->gelu, m->out, ACT_GELU, m->N, m->OC, DT_BF16, s);
+}
+
 // clang-format off
 // The entries stand in the order of the struct, so that none is missing.
 const RankOps reference_rank_ops = {
     attention_merge, cast, gather_rows, split_heads, join_heads,
     /* gather_columns */ scatter_columns, scatter_columns, scatter_rows, classifier_part, classifier_join,
-    weigh_labels, momentum, follow, normalize, combine, strided_matmul
+    weigh_labels, momentum, follow, normalize, combine, strided_matmul, quantize, matmul_fp8
 };
 // clang-format on

@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/comm/comm.h"
 #include "kernels/comm/group_attention.h"
+#include "kernels/e4m3.h"
 #include "plan/layout/layout.h"
 #include "plan/model/split.h"
 #include "plan/value/tasks.h"
@@ -39,6 +40,16 @@ typedef struct LayerGroup {
 
 enum { MOST_LAYER_GROUPS = 11 };  // divisors of a group's size, MOST_TP at most, but for itself
 
+// The linears that multiply E4M3 (run/model/fp8.h) have a number for each of their tensors.
+typedef struct Fp8 {
+    int n;                            // numbers, those of the whole model; 0: linears multiply bf16
+    int known, at_work;               // the amax of a step before is known; a step is at work
+    float *amax, *scales;             // on the device: (n) of this rank since the last sum-up; (n,2) scale, unit
+    float *last, *now, *host_scales;  // on the host: (n) amax of the step before; (n) of weights; (n,2)
+    e4m3 *weights, *operand;          // copies of weights; (N, the widest) an activation or gradient at work
+    bf16* room;                       // Fp8Matmul.room
+} Fp8;
+
 typedef struct ModelRanks {
     Layout layout;
     Pipe pipe;
@@ -51,7 +62,8 @@ typedef struct ModelRanks {
     // The owner has what this rank owns of the whole model with --strategies: gradients go there and weights come back.
     // It is NULL elsewhere: this rank owns a part of what it computes.
     Model* owner;
-    Model* frozen;  // beside adapters: the weights that do not learn (run/model/lora.h); NULL: all learn
+    Fp8 fp8;
+    Model* frozen;                 // beside adapters: the weights that do not learn (run/model/lora.h); NULL: all learn
     Mover reduce[2], gather[2];    // inside nodes, and with owners (plan/layout/strategy_moves.h)
     Moving leaving[2], coming[2];  // at work, where they have a mover
     char* moving;                  // their scratch
