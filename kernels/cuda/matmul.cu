@@ -107,9 +107,9 @@ size_t cuda_matmul_scratch_bytes(const KernelLimits* limits) {
 static void check_product(cublasStatus_t status, const char* what, const Product* p) {
     static const char* const names[] = {"forward", "backward_input", "backward_weight"};
     if (status == CUBLAS_STATUS_SUCCESS) return;
-    die("cuBLASLt: %s: %s, %s; in matmul %s with N %d, C %d, OC %d of %s, epilogue %d", what,
+    die("cuBLASLt: %s: %s, %s; in matmul %s with N %d, C %d, OC %d of %s, epilogue %d%s", what,
         lt.cublasLtGetStatusName(status), lt.cublasLtGetStatusString(status), names[p->op], p->N, p->C, p->OC,
-        p->fp8 ? "fp8" : dtype_name(p->dt), (int)p->epilogue);
+        p->fp8 ? "fp8" : dtype_name(p->dt), (int)p->epilogue, p->fp8 ? "; try --dtype bf16" : "");
 }
 
 static cublasStatus_t create_descriptors() {

@@ -125,7 +125,6 @@ struct Matmuls {
     int ran[8] = {};        // how often each ran: counted, never cleared
     int sms = 0;            // that the last product was meant for
     bool any_size = false;  // an answer serves every size of its kind of problem
-    bool lacks_fp8 = false;  // it has no algorithm for E4M3
     uint32_t refused_epilogue = 0;
     cublasStatus_t refusal = CUBLAS_STATUS_NOT_SUPPORTED;  // the heuristic's, of that epilogue
 };

@@ -231,7 +231,7 @@ cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSIO
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
     memset(p, 0, sizeof *p);
     snprintf(p->name, sizeof p->name, "emulator");
-    p->major = 8, p->minor = getenv("EMU_OLD") ? 0 : 9;
+    p->major = 8, p->minor = getenv("EMU_SM_80") ? 0 : 9;
     p->multiProcessorCount = 4;
     p->totalGlobalMem = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     p->l2CacheSize = 1 << 20;
