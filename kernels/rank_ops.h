@@ -1,6 +1,6 @@
 // rank_ops.h - the table of ops that one rank with plain text does without: parts of attention and of a loss, labels
-// that do not count alike, conversions, moves of rows, heads and columns, FP8. Kernels.ranks points to it; the contract and
-// the letters are those of kernels.h.
+// that do not count alike, conversions, moves of rows, heads and columns, FP8. Kernels.ranks points to it; the contract
+// and the letters are those of kernels.h.
 #pragma once
 #include "kernels/e4m3.h"
 #include "kernels/kernels.h"
@@ -24,16 +24,17 @@ typedef struct StridedMatmul {
     int ldo, lda, ldb;  // elements from row to row of out, a, b; those of weights are C
 } StridedMatmul;
 
-// out (N,OC) = x_unit w_unit x (N,K) w (OC,K)^T + bias (OC), operands E4M3, sums fp32 or wider, the rest bf16.
-// K and OC are multiples of 16; x, w and out lie at multiples of 16 bytes. With gelu not NULL, gelu (N,OC) = GELU(out)
-// as in matmul_forward; with pre (N,OC) not NULL, out *= GELU'(pre) as in matmul_backward_input.
+// out (N,OC) bf16 = x_unit w_unit x (N,K) w (OC,K)^T + bias (OC), summed in fp32 or wider. With gelu, gelu (N,OC) =
+// GELU(out); with pre (N,OC), out *= GELU'(pre) once it is rounded. K and OC are multiples of 16; x, w and out lie at
+// multiples of 16 bytes.
 typedef struct Fp8Matmul {
     void *out, *gelu;
     const e4m3 *x, *w;
     const float *x_unit, *w_unit;  // (1) on the device: what an operand's 1 stands for
-    const void *bias, *pre;        // NULL: there is none
-    bf16* room;                    // (N + OC, K) of scratch if Kernels.on_host
+    const void *bias, *pre;        // NULL, as gelu: there is none
     int N, K, OC;
+    const Kernels* k;  // the table, and (N + OC, K) of scratch: what Kernels.on_host needs
+    bf16* room;
 } Fp8Matmul;
 
 typedef struct RankOps {
@@ -106,10 +107,9 @@ typedef struct RankOps {
 
     // ---- FP8 (run/model/fp8.h). A device that lacks it ends the program with one line, for N = 0 too
 
-    // out (N,C) = E4M3 of *scale x (N,C), the product rounded to fp32 first; with `transposes` out is (C,N).
-    // *amax = the greatest of itself and all |x|, NaN left out. x is bf16, N and C multiples of 16 (without
-    // `transposes` any N), at multiples of 16 bytes as out. out NULL: only amax; amax NULL: only out. scale, amax (1)
-    // fp32, *amax >= 0.
-    void (*quantize)(e4m3* out, float* amax, const void* x, const float* scale, int transposes, int N, int C, Stream s);
+    // out (N,C), or transposed (C,N), = E4M3 of x (N,C) bf16 times *scale, rounded to fp32 between. *amax = the greatest
+    // of itself and all |x| but NaN. Without out or amax (NULL) only the other. scale and amax (1) fp32; C, transposed
+    // N, too, multiples of 16; x and out at multiples of 16 bytes.
+    void (*quantize)(e4m3* out, float* amax, const void* x, const float* scale, int transposed, int N, int C, Stream s);
     void (*matmul_fp8)(const Fp8Matmul* m, Stream s);
 } RankOps;

@@ -35,7 +35,7 @@ typedef struct Product {
     size_t M, N, K;
     DType dt;  // of a, b, bias, gelu and pre, and of out unless it is added to
     Packing packing;
-    void* out;  // (M,N; ldo) =, or fp32 += with add
+    void* out;         // (M,N; ldo) =, or fp32 += with add
     size_t ldo;
     void* gelu;        // (M,N) = GELU(out), or NULL
     const void* bias;  // (N) added to out, or NULL
@@ -391,21 +391,6 @@ static Product product_of(Packing bf16_packing, MatmulKind kind, void* out, cons
 }
 // clang-format on
 
-// Values of E4M3 are values of bf16.
-static const bf16* unpack_e4m3(bf16* to, const e4m3* x, size_t n) {
-    for (size_t i = 0; i < n; i++) to[i] = bf16_from_float(e4m3_to_float(x[i]));
-    return to;
-}
-
-static Product fp8_product(Packing packing, const Fp8Matmul* m) {
-    size_t in_x = (size_t)m->N * (size_t)m->K;
-    const bf16 *x = unpack_e4m3(m->room, m->x, in_x),
-               *w = unpack_e4m3(m->room + in_x, m->w, (size_t)m->OC * (size_t)m->K);
-    Product p = product_of(packing, MATMUL_FORWARD, m->out, x, w, m->N, m->K, m->OC, DT_BF16);
-    p.scale = *m->x_unit * *m->w_unit, p.bias = m->bias, p.gelu = m->gelu, p.pre = m->pre;
-    return p;
-}
-
 static void run(const Product* p) {
     if (p->M == 1 && p->b.k_contiguous) multiply_row(p);
     else multiply(p);
@@ -443,13 +428,9 @@ static void run(const Product* p) {
         if (takes_fp32 || dt != DT_F32) run(&p);                                                                     \
         else ranks_below_##name.strided_matmul(m, dt, s);                                                            \
     }                                                                                                                \
-    static void fp8_##name(const Fp8Matmul* m, Stream s) {                                                           \
-        Product p = fp8_product(packing, m);                                                                         \
-        run(&p);                                                                                                     \
-    }                                                                                                                \
     static void install_ranks_##name(RankOps* table) {                                                               \
         ranks_below_##name = *table;                                                                                 \
-        table->strided_matmul = strided_##name, table->matmul_fp8 = fp8_##name;                                      \
+        table->strided_matmul = strided_##name;                                                                      \
     }                                                                                                                \
     static void install_##name(Kernels* table) {                                                                     \
         below_##name = *table;                                                                                       \

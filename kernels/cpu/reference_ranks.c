@@ -201,18 +201,17 @@ static void quantize(e4m3* out, float* amax, const void* x, const float* scale, 
         }
 }
 
+// Serves all instruction sets: values of E4M3 are values of bf16.
 static void matmul_fp8(const Fp8Matmul* m, Stream s) {
-    double unit = (double)(*m->x_unit * *m->w_unit);
-    for (size_t n = 0; n < (size_t)m->N; n++)
-        for (size_t o = 0; o < (size_t)m->OC; o++) {
-            double sum = 0;
-            for (size_t k = 0; k < (size_t)m->K; k++)
-                sum += e4m3_to_float(m->x[n * m->K + k]) * e4m3_to_float(m->w[o * m->K + k]);
-            double bias = m->bias ? dtype_load(m->bias, o, DT_BF16) : 0;
-            dtype_store(m->out, n * m->OC + o, unit * sum + bias, DT_BF16);
-        }
-    if (m->pre) cpu_reference.activation_backward(m->out, m->out, m->pre, ACT_GELU, m->N, m->OC, DT_BF16, s);
-    if (m->gelu) cpu_reference.activation_forward(m->gelu, m->out, ACT_GELU, m->N, m->OC, DT_BF16, s);
+    size_t in_x = (size_t)m->N * m->K, n = in_x + (size_t)m->OC * m->K;
+    StridedMatmul p = {MATMUL_FORWARD, m->bias != NULL, m->N,           m->K,  m->OC, *m->x_unit * *m->w_unit,
+                       m->out,         m->room,         m->room + in_x, m->OC, m->K,  m->K};
+    if (m->N == 0) return;
+    for (size_t i = 0; i < n; i++) m->room[i] = bf16_from_float(e4m3_to_float(i < in_x ? m->x[i] : m->w[i - in_x]));
+    if (m->bias) m->k->ranks->gather_rows(m->out, m->bias, NULL, m->N, m->OC, m->OC, 0, DT_BF16, s);
+    m->k->ranks->strided_matmul(&p, DT_BF16, s);
+    if (m->pre) m->k->activation_backward(m->out, m->out, m->pre, ACT_GELU, m->N, m->OC, DT_BF16, s);
+    if (m->gelu) m->k->activation_forward(m->gelu, m->out, ACT_GELU, m->N, m->OC, DT_BF16, s);
 }
 
 // clang-format off

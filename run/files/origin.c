@@ -12,7 +12,6 @@
 #include "data/model_files.h"
 #include "run/files/close.h"
 #include "run/files/adapter.h"
-#include "run/model/fp8.h"
 
 // Rank 0 tells the others this.
 typedef struct Origin {
@@ -306,7 +305,6 @@ RunState run_saved_state(const Run* run) {
     const TrainState* now = &run->state;
     saved.step = now->step, saved.position = now->position;
     saved.loss_hash = now->loss_hash, saved.loss = now->loss, saved.val_loss = now->val_loss;
-    fp8_save(run, &saved);
     return saved;
 }
 

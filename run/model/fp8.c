@@ -6,116 +6,95 @@
 
 #include "kernels/rank_ops.h"
 
-// Each linear of the whole model has three tensors with an amax and a scale; numbers are one after another, layer by
-// layer.
+// Each linear of the whole model has three tensors, and each of these a number in the lists of amax and scales.
 typedef enum Fp8Tensor { FP8_X, FP8_DOUT, FP8_W, FP8_TENSORS } Fp8Tensor;
+enum { FP8_UNIT = 16 };  // elements: widths are multiples of it
 
 static int is_fp8(const Run* run) { return run->training && !strcmp(run->config.dtype, "fp8"); }
-
-static int numbers_of(const Model* m) { return m->whole.L * N_LINEARS * FP8_TENSORS; }
 
 static int number_of(const Model* m, LinearId id, int l, Fp8Tensor tensor) {
     return ((m->shape.first_layer + l) * N_LINEARS + (int)id) * FP8_TENSORS + (int)tensor;
 }
 
-static ParamTensor weights_of(const Model* m, LinearId id, int l) {
-    return shape_param(&m->shape, sublayers[sublayer_of(id)].weight[id % 2], l);
-}
-
-// ---- what it does not go with
-
-enum { FP8_UNIT = 16 };  // elements that widths must be multiples of
-
-static int check_widths(const Model* m, Err err) {
-    for (int i = 0; i < m->shape.L * N_LINEARS; i++) {
-        ParamTensor t = weights_of(m, (LinearId)(i % N_LINEARS), i / N_LINEARS);
-        if (t.rows % FP8_UNIT == 0 && t.cols % FP8_UNIT == 0) continue;
-        return fail(err,
-                    "--dtype fp8: expected linears whose inputs and outputs are multiples of %d on each rank, found %d "
-                    "and %d of %s; try other widths, another --tp, or --dtype bf16",
-                    FP8_UNIT, t.cols, t.rows, param_table[t.id].name);
-    }
-    return 0;
+// Returns the weights of linear i of this rank's, layer by layer.
+static ParamTensor weights_of(const Model* m, int i) {
+    int of_layer = i % N_LINEARS;
+    return shape_param(&m->shape, sublayers[of_layer / 2].weight[of_layer % 2], i / N_LINEARS);
 }
 
 void fp8_check(const Run* run) {
-    const Config* c = &run->config;
-    const char* other = run->strategies                     ? "--strategies"
-                        : c->lora_rank                      ? "--lora"
-                        : config_choice(c, "--balance") > 1 ? "--balance resize, migrate or semi"
-                                                            : NULL;
-    Err err, why;
+    const Model* m = &run->model;
+    int is_moved = config_choice(&run->config, "--balance") > 1, failed = 0;
+    const char* other = run->strategies ? "--strategies" : run->config.lora_rank ? "--lora" : "--balance, or documents";
+    Err err, why = "";
     if (!is_fp8(run)) return;
-    if (other) die("--dtype fp8: expected no %s, whose weights are not quantised; try --dtype bf16", other);
-    int failed = check_widths(&run->model, why);
+    if (run->strategies || run->config.lora_rank || is_moved)
+        die("--dtype fp8: expected no %s, which have weights that it does not quantise; try --dtype bf16", other);
+    for (int i = 0; i < m->shape.L * N_LINEARS && !failed; i++) {
+        ParamTensor t = weights_of(m, i);
+        if (t.rows % FP8_UNIT || t.cols % FP8_UNIT)
+            failed = fail(why,
+                          "--dtype fp8: expected widths of linears in multiples of %d on each rank, found %s of %d, %d;"
+                          " try another --width or --tp",
+                          FP8_UNIT, param_table[t.id].name, t.rows, t.cols);
+    }
     if (run_meet(run, failed, why, err)) die("%s", err);
 }
 
 // ---- memory
 
-// Both copies of a linear's weights, as they are and transposed, lie twice as far from those of the first layer as
-// weights do.
+// Both copies of weights, straight and transposed, lie twice as far from those of the first layer as weights do.
 static e4m3* copies_of(const Model* m, LinearId id, int l) {
-    return m->ranks->fp8.weights + 2 * (weights_of(m, id, l).offset - shape_bucket(&m->shape, 1).offset);
-}
-
-static size_t copies_bytes(const Shape* s) {
-    return 2 * (shape_bucket(s, s->L + 1).offset - shape_bucket(s, 1).offset);
+    size_t at = weights_of(m, l * N_LINEARS + (int)id).offset - shape_bucket(&m->shape, 1).offset;
+    return m->ranks->fp8.weights + 2 * at;
 }
 
 void fp8_plan(MemoryPlan* plan, const Run* run, int N) {
-    const Model* m = &run->model;
-    size_t numbers = (size_t)numbers_of(m) * sizeof(float), widest = 0, most = 0;
+    const Shape* s = &run->model.shape;
+    size_t numbers = (size_t)(run->model.whole.L * N_LINEARS * FP8_TENSORS), widest = 0, most = 0;
     int at = memory_find(plan, "activations");
     if (!is_fp8(run)) return;
-    for (int i = 0; i < m->shape.L * N_LINEARS; i++) {
-        ParamTensor t = weights_of(m, (LinearId)(i % N_LINEARS), i / N_LINEARS);
+    for (int i = 0; i < s->L * N_LINEARS; i++) {
+        ParamTensor t = weights_of(&run->model, i);
         widest = MAX(widest, (size_t)MAX(t.rows, t.cols)), most = MAX(most, t.elems);
     }
-    size_t operand = (size_t)N * widest, room = (operand + most) * sizeof(bf16);
-    memory_insert(plan, at, "fp8 operands as bf16", plan->on_host ? room : 0, ON_DEVICE);
+    size_t operand = (size_t)N * widest, weights = shape_bucket(s, s->L + 1).offset - shape_bucket(s, 1).offset;
+    memory_insert(plan, at, "fp8 as bf16", plan->on_host ? (operand + most) * sizeof(bf16) : 0, ON_DEVICE);
     memory_insert(plan, at, "fp8 operand", operand, ON_DEVICE);
-    memory_insert(plan, at, "fp8 weights", copies_bytes(&m->shape), ON_DEVICE);
-    memory_insert(plan, at, "fp8 scales", 3 * numbers, ON_DEVICE);
-    memory_add(plan, "fp8 scales, host", 4 * numbers, ON_HOST);
+    memory_insert(plan, at, "fp8 weights", 2 * weights, ON_DEVICE);
+    memory_insert(plan, at, "fp8 scales", 3 * numbers * sizeof(float), ON_DEVICE);
 }
 
 void fp8_open(Run* run, const MemoryPlan* plan) {
-    const RunState* saved = &run->books->saved;
+    RunState* saved = &run->books->saved;
     const Model* m = &run->model;
     Fp8* f = &m->ranks->fp8;
-    if (!is_fp8(run)) return;
-    *f = (Fp8){.n = numbers_of(m)};
-    f->amax = (float*)memory_of(plan, "fp8 scales"), f->scales = f->amax + f->n;
-    f->last = (float*)memory_of(plan, "fp8 scales, host"), f->now = f->last + f->n, f->host_scales = f->now + f->n;
-    f->weights = (e4m3*)memory_of(plan, "fp8 weights"), f->operand = (e4m3*)memory_of(plan, "fp8 operand");
-    f->room = (bf16*)memory_of(plan, "fp8 operands as bf16");
-    f->known = saved->fp8 == f->n;
-    for (int i = 0; i < f->n && f->known; i++) f->last[i] = (float)saved->amaxes[i];
-    m->k->ranks->quantize(NULL, NULL, NULL, NULL, 0, 0, FP8_UNIT, m->s);  // a device that cannot says so
-}
-
-void fp8_save(const Run* run, RunState* saved) {
-    const Fp8* f = &run->model.ranks->fp8;
-    saved->fp8 = f->known ? f->n : 0;
-    for (int i = 0; i < saved->fp8; i++) saved->amaxes[i] = f->last[i];
+    int n = is_fp8(run) ? m->whole.L * N_LINEARS * FP8_TENSORS : 0;
+    if (saved->fp8 != n) saved->fp8 = 0;
+    *f = (Fp8){.n = n, .known = saved->fp8 > 0, .amax = (float*)memory_of(plan, "fp8 scales")};
+    f->scales = f->amax + n, f->weights = (e4m3*)memory_of(plan, "fp8 weights");
+    f->operand = (e4m3*)memory_of(plan, "fp8 operand"), f->room = (bf16*)memory_of(plan, "fp8 as bf16");
+    if (n) m->k->ranks->quantize(NULL, NULL, NULL, NULL, 0, 0, FP8_UNIT, m->s);  // a device that lacks it says so
 }
 
 // ---- around a step
 
-// Fills amax (n, host) with the greatest of all ranks since the last call. Ranks without a linear have 0 there.
-static void find_greatest(const Run* run, float* amax) {
+// Returns (n) the greatest of all ranks since the last call, with room for scales, to be freed.
+static float* find_greatest(const Run* run) {
     const Model* m = &run->model;
     const Fp8* f = &m->ranks->fp8;
-    size_t bytes = (size_t)f->n * sizeof *amax;
+    size_t bytes = (size_t)f->n * sizeof(float);
+    float *amax = (float*)malloc(3 * bytes), *all;
+    if (!amax) die("no memory for %d scales", f->n);
     m->k->download(amax, f->amax, bytes, m->s);
     m->k->clear(f->amax, bytes, m->s);
-    float* all = (float*)run_ask_all(run, m->world, amax, bytes);
+    all = (float*)run_ask_all(run, m->world, amax, bytes);
     for (int i = 0; i < f->n * m->world->size; i++) amax[i % f->n] = fmaxf(amax[i % f->n], all[i]);
     free(all);
+    return amax;
 }
 
-// Finds the amax of this rank's weights, or quantises them.
+// Finds the amax of this rank's weights, or quantises them both ways.
 static void visit_weights(Model* m, int quantises) {
     const Fp8* f = &m->ranks->fp8;
     for (int i = 0; i < m->shape.L * N_LINEARS; i++) {
@@ -130,39 +109,37 @@ static void visit_weights(Model* m, int quantises) {
     }
 }
 
-// A tensor of zeros, or of numbers whose scale would be none, has scale 1.
-static void set_scales(Fp8* f) {
-    const float least = 0x1p-100f;
-    for (int i = 0; i < f->n; i++) {
-        float most = i % FP8_TENSORS == FP8_W ? f->now[i] : FP8_MARGIN * f->last[i];
-        f->host_scales[2 * i] = most > least ? E4M3_MOST / most : 1;
-        f->host_scales[2 * i + 1] = 1 / f->host_scales[2 * i];
-    }
-}
-
 void fp8_begin(Run* run) {
+    const float least = 0x1p-100f;  // below it, as for zeros, 448 / amax may overflow: the scale is 1
     Model* m = &run->model;
     Fp8* f = &m->ranks->fp8;
-    if (f->n == 0) return;
-    f->at_work = 1;
+    f->at_work = f->n > 0;
     if (!f->known) return;
     visit_weights(m, 0);
-    find_greatest(run, f->now);
-    set_scales(f);
-    m->k->upload(f->scales, f->host_scales, 2 * (size_t)f->n * sizeof(float), m->s);
+    float *amax = find_greatest(run), *scales = amax + f->n;
+    for (int i = 0; i < f->n; i++) {
+        float most = i % FP8_TENSORS == FP8_W ? amax[i] : FP8_MARGIN * (float)run->books->saved.amaxes[i];
+        scales[2 * i] = most > least ? E4M3_MOST / most : 1;
+        scales[2 * i + 1] = 1 / scales[2 * i];
+    }
+    m->k->upload(f->scales, scales, 2 * (size_t)f->n * sizeof(float), m->s);
+    free(amax);
     visit_weights(m, 1);
 }
 
 void fp8_end(Run* run) {
     Fp8* f = &run->model.ranks->fp8;
     if (f->n == 0) return;
-    find_greatest(run, f->last);
+    float* amax = find_greatest(run);
+    for (int i = 0; i < f->n; i++) run->books->saved.amaxes[i] = amax[i];
+    run->books->saved.fp8 = f->n;
     f->known = 1, f->at_work = 0;
+    free(amax);
 }
 
 // ---- the linears
 
-// Multiplies x (N,K) by the copy of the weights that the tensor x needs; the rest of p is filled in.
+// Multiplies x (N,K) by the copy of the weights that tensor x needs, and fills in the rest of p.
 static int multiply(const Model* m, LinearId id, int l, Fp8Tensor tensor, const void* x, Fp8Matmul* p) {
     const Fp8* f = &m->ranks->fp8;
     if (!f->at_work) return 0;
@@ -171,7 +148,7 @@ static int multiply(const Model* m, LinearId id, int l, Fp8Tensor tensor, const 
     p->x = f->operand, p->x_unit = f->scales + 2 * at + 1;
     p->w = copies_of(m, id, l) + (tensor == FP8_DOUT ? (size_t)p->K * (size_t)p->OC : 0);
     p->w_unit = f->scales + 2 * number_of(m, id, l, FP8_W) + 1;
-    p->room = f->room;
+    p->k = m->k, p->room = f->room;
     if (f->known) m->k->ranks->matmul_fp8(p, m->s);
     return f->known;
 }

@@ -40,14 +40,12 @@ typedef struct LayerGroup {
 
 enum { MOST_LAYER_GROUPS = 11 };  // divisors of a group's size, MOST_TP at most, but for itself
 
-// The linears that multiply E4M3 (run/model/fp8.h) have a number for each of their tensors.
+// Linears that multiply E4M3 (run/model/fp8.h), with numbers of all their tensors in the whole model.
 typedef struct Fp8 {
-    int n;                            // numbers, those of the whole model; 0: linears multiply bf16
-    int known, at_work;               // the amax of a step before is known; a step is at work
-    float *amax, *scales;             // on the device: (n) of this rank since the last sum-up; (n,2) scale, unit
-    float *last, *now, *host_scales;  // on the host: (n) amax of the step before; (n) of weights; (n,2)
-    e4m3 *weights, *operand;          // copies of weights; (N, the widest) an activation or gradient at work
-    bf16* room;                       // Fp8Matmul.room
+    int n, known, at_work;    // numbers, 0: linears multiply bf16; they are known of a step before; a step is at work
+    float *amax, *scales;     // (n) of this rank's since they were asked for; (n,2) scale, unit
+    e4m3 *weights, *operand;  // copies of weights; (N, the widest) the activation or gradient at work
+    bf16* room;               // Fp8Matmul.room
 } Fp8;
 
 typedef struct ModelRanks {
