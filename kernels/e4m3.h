@@ -19,9 +19,8 @@ static inline e4m3 e4m3_from_float(float x) {
 }
 
 static inline float e4m3_to_float(e4m3 x) {
-    float size = (float)(x & 7) * 0x1p-9f;
+    float size = (x & 0x7f) == 0x7f ? __builtin_nanf("") : (float)(x & 7) * 0x1p-9f;
     uint32_t bits = ((uint32_t)(x & 0x7f) << 20) + (120u << 23);
-    if (x & 0x78) memcpy(&size, &bits, sizeof size);
-    if ((x & 0x7f) == 0x7f) size = __builtin_nanf("");
+    if ((x & 0x78) && (x & 0x7f) < 0x7f) memcpy(&size, &bits, sizeof size);
     return x & 0x80 ? -size : size;
 }

@@ -107,9 +107,9 @@ typedef struct RankOps {
 
     // ---- FP8 (run/model/fp8.h). A device that lacks it ends the program with one line, for N = 0 too
 
-    // out (N,C), or transposed (C,N), = E4M3 of x (N,C) bf16 times *scale, rounded to fp32 between. *amax = the greatest
-    // of itself and all |x| but NaN. Without out or amax (NULL) only the other. scale and amax (1) fp32; C, transposed
-    // N, too, multiples of 16; x and out at multiples of 16 bytes.
+    // out (N,C), or transposed (C,N), = E4M3 of x (N,C) bf16 times *scale, rounded to fp32 between. *amax = the
+    // greatest of itself and all |x| but NaN. NULL: only the other of both. scale and amax (1) fp32; C, transposed N,
+    // too, multiples of 16; x and out at multiples of 16 bytes.
     void (*quantize)(e4m3* out, float* amax, const void* x, const float* scale, int transposed, int N, int C, Stream s);
     void (*matmul_fp8)(const Fp8Matmul* m, Stream s);
 } RankOps;

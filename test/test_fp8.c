@@ -161,28 +161,28 @@ CLAIM(virtual_ranks_take_the_times_of_bf16) {
 
 CLAIM(what_does_not_go_with_it_is_refused) {
     static const Refusal rows[] = {
-        {"--width 40 --heads 5", "--dtype fp8 & multiples of 16 & found qkv & 120, 40 & --width", 0},
-        {"--ranks 4 --strategies '2xtp2;4xtp1'", "--dtype fp8 & no --strategies & --dtype bf16", 0},
-        {"--ranks 2 --tp 2 --balance resize", "--dtype fp8 & --balance & --dtype bf16", 0},
-        {"--ranks 2 --tp 2 --balance migrate", "--dtype fp8 & --balance & --dtype bf16", 0},
-        {"--ranks 2 --tp 2 --balance semi", "--dtype fp8 & --balance & --dtype bf16", 0},
+        {"--width 40 --heads 5", "--dtype fp8 & multiples of 16 & of 120, 40 & --dtype bf16", 0},
+        {"--ranks 4 --strategies '2xtp2;4xtp1'", "--strategies with --dtype fp8 & --dtype bf16", 0},
+        {"--ranks 2 --tp 2 --balance resize", "--balance with --dtype fp8 & --dtype bf16", 0},
+        {"--ranks 2 --tp 2 --balance migrate", "--balance with --dtype fp8 & --dtype bf16", 0},
+        {"--ranks 2 --tp 2 --balance semi", "--balance with --dtype fp8 & --dtype bf16", 0},
     };
     CHECK_REFUSALS(TINY "--dtype fp8 --out $W/refused", rows);
     CHECK_SH(0, "$P " SMALL "--dtype bf16 --steps 1 --out $W/base");
-    CHECK_REFUSED("--dtype fp8 & no --lora & --dtype bf16",
+    CHECK_REFUSED("--lora with --dtype fp8 & --dtype bf16",
                   "$P --init $W/base/step-000001 --data $W/corpus --lora rank=4 --dtype fp8 --out $W/refused");
     run_as("documents", "--ranks 2 --balance documents --dtype fp8");
 }
 
 CLAIM(tensor_parallel_shares_are_of_whole_units_of_16) {
-    CHECK_REFUSED("multiples of 16 on each rank & --tp",
+    CHECK_REFUSED("multiples of 16 on every rank & of 72, 48",
                   "$P " TINY "--dtype fp8 --heads 6 --ranks 2 --tp 2 --out $W/refused");
 }
 
 // A GPU or a library without it (of the emulator: variables of the environment): one line.
 CLAIM(a_device_without_it_is_refused) {
     if (!strstr(program, "--device emu")) SKIP("the device is no emulated GPU");
-    CHECK_REFUSED("compute capability 8.9 & 8.0 & --dtype bf16", "EMU_SM_80=1 $P " TINY "--dtype fp8 --out $W/old");
+    CHECK_REFUSED("sm_89 & sm_80 & --dtype bf16", "EMU_SM_80=1 $P " TINY "--dtype fp8 --out $W/old");
     CHECK_SH(1, "EMU_LACKS_FP8=1 $P " TINY "--dtype fp8 --out $W/lacks");
     CHECK_SAID("no algorithm & of fp8 & --dtype bf16");
 }

@@ -160,11 +160,8 @@ static void set_layout(const Product* p, cublasLtMatrixLayout_t layout, cublasLt
 }
 
 static void set_matrix(const Product* p, cublasLtMatrixLayout_t layout, DType dt, int rows, int columns, int ld) {
-    int is_fp8 = p->fp8 && layout != lt.d;
-    set_layout<uint32_t>(p, layout, CUBLASLT_MATRIX_LAYOUT_TYPE,
-                         is_fp8          ? CUDA_R_8F_E4M3
-                         : dt == DT_BF16 ? CUDA_R_16BF
-                                         : CUDA_R_32F);
+    cudaDataType plain = dt == DT_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    set_layout<uint32_t>(p, layout, CUBLASLT_MATRIX_LAYOUT_TYPE, p->fp8 && layout != lt.d ? CUDA_R_8F_E4M3 : plain);
     set_layout<uint64_t>(p, layout, CUBLASLT_MATRIX_LAYOUT_ROWS, (uint64_t)rows);
     set_layout<uint64_t>(p, layout, CUBLASLT_MATRIX_LAYOUT_COLS, (uint64_t)columns);
     set_layout<int64_t>(p, layout, CUBLASLT_MATRIX_LAYOUT_LD, ld ? ld : rows);

@@ -4,13 +4,14 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "kernels/rank_ops.h"
+#include "run/model/work.h"
 
-// Each linear of the whole model has three tensors, and each of these a number in the lists of amax and scales.
-typedef enum Fp8Tensor { FP8_X, FP8_DOUT, FP8_W, FP8_TENSORS } Fp8Tensor;
 enum { FP8_UNIT = 16 };  // elements: widths are multiples of it
 
-static int is_fp8(const Run* run) { return run->training && !strcmp(run->config.dtype, "fp8"); }
+// Returns how many numbers the lists of amax and scales have; 0: this run has none.
+static int numbers_of(const Run* run) {
+    return run->training && !strcmp(run->config.dtype, "fp8") ? run->model.whole.L * N_LINEARS * FP8_TENSORS : 0;
+}
 
 static int number_of(const Model* m, LinearId id, int l, Fp8Tensor tensor) {
     return ((m->shape.first_layer + l) * N_LINEARS + (int)id) * FP8_TENSORS + (int)tensor;
@@ -24,21 +25,17 @@ static ParamTensor weights_of(const Model* m, int i) {
 
 void fp8_check(const Run* run) {
     const Model* m = &run->model;
-    int is_moved = config_choice(&run->config, "--balance") > 1, failed = 0;
-    const char* other = run->strategies ? "--strategies" : run->config.lora_rank ? "--lora" : "--balance, or documents";
-    Err err, why = "";
-    if (!is_fp8(run)) return;
-    if (run->strategies || run->config.lora_rank || is_moved)
-        die("--dtype fp8: expected no %s, which have weights that it does not quantise; try --dtype bf16", other);
-    for (int i = 0; i < m->shape.L * N_LINEARS && !failed; i++) {
+    const char* other = config_choice(&run->config, "--balance") > 1 ? "--balance" : NULL;
+    if (run->config.lora_rank) other = "--lora";
+    if (run->strategies) other = "--strategies";
+    if (numbers_of(run) == 0) return;
+    if (other) die("%s with --dtype fp8: expected linears of the weights that a rank owns; try --dtype bf16", other);
+    for (int i = 0; i < m->shape.L * N_LINEARS; i++) {
         ParamTensor t = weights_of(m, i);
         if (t.rows % FP8_UNIT || t.cols % FP8_UNIT)
-            failed = fail(why,
-                          "--dtype fp8: expected widths of linears in multiples of %d on each rank, found %s of %d, %d;"
-                          " try another --width or --tp",
-                          FP8_UNIT, param_table[t.id].name, t.rows, t.cols);
+            die("--dtype fp8: expected widths in multiples of %d on every rank, found %s of %d, %d; try --dtype bf16",
+                FP8_UNIT, param_table[t.id].name, t.rows, t.cols);
     }
-    if (run_meet(run, failed, why, err)) die("%s", err);
 }
 
 // ---- memory
@@ -51,9 +48,9 @@ static e4m3* copies_of(const Model* m, LinearId id, int l) {
 
 void fp8_plan(MemoryPlan* plan, const Run* run, int N) {
     const Shape* s = &run->model.shape;
-    size_t numbers = (size_t)(run->model.whole.L * N_LINEARS * FP8_TENSORS), widest = 0, most = 0;
+    size_t n = (size_t)numbers_of(run), widest = 0, most = 0;
     int at = memory_find(plan, "activations");
-    if (!is_fp8(run)) return;
+    if (n == 0) return;
     for (int i = 0; i < s->L * N_LINEARS; i++) {
         ParamTensor t = weights_of(&run->model, i);
         widest = MAX(widest, (size_t)MAX(t.rows, t.cols)), most = MAX(most, t.elems);
@@ -62,14 +59,14 @@ void fp8_plan(MemoryPlan* plan, const Run* run, int N) {
     memory_insert(plan, at, "fp8 as bf16", plan->on_host ? (operand + most) * sizeof(bf16) : 0, ON_DEVICE);
     memory_insert(plan, at, "fp8 operand", operand, ON_DEVICE);
     memory_insert(plan, at, "fp8 weights", 2 * weights, ON_DEVICE);
-    memory_insert(plan, at, "fp8 scales", 3 * numbers * sizeof(float), ON_DEVICE);
+    memory_insert(plan, at, "fp8 scales", 3 * n * sizeof(float), ON_DEVICE);
 }
 
 void fp8_open(Run* run, const MemoryPlan* plan) {
     RunState* saved = &run->books->saved;
     const Model* m = &run->model;
     Fp8* f = &m->ranks->fp8;
-    int n = is_fp8(run) ? m->whole.L * N_LINEARS * FP8_TENSORS : 0;
+    int n = numbers_of(run);
     if (saved->fp8 != n) saved->fp8 = 0;
     *f = (Fp8){.n = n, .known = saved->fp8 > 0, .amax = (float*)memory_of(plan, "fp8 scales")};
     f->scales = f->amax + n, f->weights = (e4m3*)memory_of(plan, "fp8 weights");
@@ -110,7 +107,6 @@ static void visit_weights(Model* m, int quantises) {
 }
 
 void fp8_begin(Run* run) {
-    const float least = 0x1p-100f;  // below it, as for zeros, 448 / amax may overflow: the scale is 1
     Model* m = &run->model;
     Fp8* f = &m->ranks->fp8;
     f->at_work = f->n > 0;
@@ -119,7 +115,7 @@ void fp8_begin(Run* run) {
     float *amax = find_greatest(run), *scales = amax + f->n;
     for (int i = 0; i < f->n; i++) {
         float most = i % FP8_TENSORS == FP8_W ? amax[i] : FP8_MARGIN * (float)run->books->saved.amaxes[i];
-        scales[2 * i] = most > least ? E4M3_MOST / most : 1;
+        scales[2 * i] = fminf(E4M3_MOST / most, 0x1p100f);  // also that of zeros
         scales[2 * i + 1] = 1 / scales[2 * i];
     }
     m->k->upload(f->scales, scales, 2 * (size_t)f->n * sizeof(float), m->s);
@@ -132,34 +128,21 @@ void fp8_end(Run* run) {
     if (f->n == 0) return;
     float* amax = find_greatest(run);
     for (int i = 0; i < f->n; i++) run->books->saved.amaxes[i] = amax[i];
-    run->books->saved.fp8 = f->n;
-    f->known = 1, f->at_work = 0;
+    run->books->saved.fp8 = f->n, f->known = 1, f->at_work = 0;
     free(amax);
 }
 
 // ---- the linears
 
-// Multiplies x (N,K) by the copy of the weights that tensor x needs, and fills in the rest of p.
-static int multiply(const Model* m, LinearId id, int l, Fp8Tensor tensor, const void* x, Fp8Matmul* p) {
+int fp8_multiply(const Model* m, LinearId id, int l, Fp8Tensor tensor, const void* x, Fp8Matmul p) {
     const Fp8* f = &m->ranks->fp8;
-    if (!f->at_work) return 0;
     int at = number_of(m, id, l, tensor);
-    m->k->ranks->quantize(f->known ? f->operand : NULL, f->amax + at, x, f->scales + 2 * at, 0, p->N, p->K, m->s);
-    p->x = f->operand, p->x_unit = f->scales + 2 * at + 1;
-    p->w = copies_of(m, id, l) + (tensor == FP8_DOUT ? (size_t)p->K * (size_t)p->OC : 0);
-    p->w_unit = f->scales + 2 * number_of(m, id, l, FP8_W) + 1;
-    p->k = m->k, p->room = f->room;
-    if (f->known) m->k->ranks->matmul_fp8(p, m->s);
+    if (!f->at_work) return 0;
+    m->k->ranks->quantize(f->known ? f->operand : NULL, f->amax + at, x, f->scales + 2 * at, 0, p.N, p.K, m->s);
+    p.x = f->operand, p.x_unit = f->scales + 2 * at + 1;
+    p.w = copies_of(m, id, l) + (tensor == FP8_DOUT ? (size_t)p.K * (size_t)p.OC : 0);
+    p.w_unit = f->scales + 2 * number_of(m, id, l, FP8_W) + 1;
+    p.k = m->k, p.room = f->room;
+    if (f->known) m->k->ranks->matmul_fp8(&p, m->s);
     return f->known;
-}
-
-int fp8_forward(const Model* m, LinearId id, int l, const Linear* w, void* out, void* gelu, const void* x, int N) {
-    Fp8Matmul p = {.out = out, .gelu = gelu, .bias = w->b, .N = N, .K = w->K, .OC = w->OC};
-    return multiply(m, id, l, FP8_X, x, &p);
-}
-
-int fp8_backward_input(const Model* m, LinearId id, int l, const Linear* w, void* dx, const void* dout, const void* pre,
-                       int N) {
-    Fp8Matmul p = {.out = dx, .pre = pre, .N = N, .K = w->OC, .OC = w->K};
-    return multiply(m, id, l, FP8_DOUT, dout, &p);
 }

@@ -2,7 +2,7 @@
 #pragma once
 #include "kernels/comm/comm.h"
 #include "kernels/comm/group_attention.h"
-#include "kernels/e4m3.h"
+#include "kernels/rank_ops.h"
 #include "plan/layout/layout.h"
 #include "plan/model/split.h"
 #include "plan/value/tasks.h"
@@ -57,10 +57,10 @@ typedef struct ModelRanks {
     LayerUnits units[MOST_LAYERS];  // shape.units of this stage's layers, if there are groups
     Zero zero;                      // who holds what of weights and gradients: see run/model/zero.h
     Comm* kv;                       // ranks of the group that share this rank's key/value heads; NULL: nobody does
+    Fp8 fp8;
     // The owner has what this rank owns of the whole model with --strategies: gradients go there and weights come back.
     // It is NULL elsewhere: this rank owns a part of what it computes.
     Model* owner;
-    Fp8 fp8;
     Model* frozen;                 // beside adapters: the weights that do not learn (run/model/lora.h); NULL: all learn
     Mover reduce[2], gather[2];    // inside nodes, and with owners (plan/layout/strategy_moves.h)
     Moving leaving[2], coming[2];  // at work, where they have a mover
