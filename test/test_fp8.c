@@ -74,12 +74,12 @@ CLAIM(steps_stay_beside_those_of_bf16_and_are_not_them) {
 
 static double amaxes[2][64];
 
-static int read_amaxes(double* to, const char* run) {
+static int read_amaxes(double* to, const char* run, int step) {
     char name[200];
     static char text[1 << 20];
     Json json;
     int n = 0;
-    snprintf(name, sizeof name, "%s/step-000001/state.json", run);
+    snprintf(name, sizeof name, "%s/step-%06d/state.json", run, step);
     size_t bytes = read_text(path_of(name), text, sizeof text);
     CHECK(bytes > 0 && json_parse(&json, text, bytes, NULL) == 0);
     const JsonValue* list = json_get(json.values, "amaxes");
@@ -92,14 +92,26 @@ static int read_amaxes(double* to, const char* run) {
 CLAIM(the_greatest_is_that_of_all_ranks_and_rows) {
     static const char* const others[] = {"--capacity 128", "--ranks 3", "--ranks 2 --pp 2", "--ranks 3 --tp 3"};
     CHECK_SH(0, "$P " SMALL "--dtype fp8 --steps 1 --out $W/greatest");
-    CHECK(read_amaxes(amaxes[0], "greatest") == 36);
+    CHECK(read_amaxes(amaxes[0], "greatest", 1) == 36);
     for (int i = 0; i < COUNT(others); i++) {
         CHECK_SH(0, "rm -rf $W/other && $P " SMALL "--dtype fp8 --steps 1 %s --out $W/other", others[i]);
-        CHECK(read_amaxes(amaxes[1], "other") == 36);
+        CHECK(read_amaxes(amaxes[1], "other", 1) == 36);
         for (int n = 0; n < 36; n++) {
             CHECK(n % 3 == 2 ? amaxes[0][n] == 0 : amaxes[0][n] > 0);
             CHECK_CLOSE(amaxes[1][n], amaxes[0][n], 0.02 * amaxes[0][n]);
         }
+    }
+}
+
+// Each step finds its own, which the next one takes.
+CLAIM(scales_follow_the_step_before) {
+    CHECK_SH(0, "$P " SMALL "--dtype fp8 --save-every 1 --keep 0 --out $W/follows");
+    CHECK(read_amaxes(amaxes[0], "follows", 1) == 36);
+    for (int step = 2, alike = 0; step <= 6; step++, alike = 0) {
+        CHECK(read_amaxes(amaxes[1], "follows", step) == 36);
+        for (int n = 0; n < 36; n++) alike += n % 3 != 2 && amaxes[0][n] == amaxes[1][n];
+        CHECK(alike < 6);  // bf16 has few digits
+        memcpy(amaxes[0], amaxes[1], sizeof amaxes[0]);
     }
 }
 
