@@ -45,7 +45,7 @@ static const struct Member {
     {"head_work", DOUBLE, AT(head_work), 0, AT(balanced), 1e12},
     {"measured", INTEGER, AT(measured), 1, 0, MOST_MEASURES},
     {"measures", DOUBLE, AT(measures), 0, AT(measured), 1e300},
-    {"fp8", INTEGER, AT(fp8), 1, 0, MOST_MEASURES},
+    {"fp8", INTEGER, AT(fp8), 1, 0, 2 * MOST_BALANCED},
     {"amaxes", DOUBLE, AT(amaxes), 0, AT(fp8), 1e300},
     {"base", BITS, AT(base), 1, 0, 0},
 };

@@ -174,6 +174,7 @@ CLAIM(virtual_ranks_take_the_times_of_bf16) {
 CLAIM(what_does_not_go_with_it_is_refused) {
     static const Refusal rows[] = {
         {"--width 40 --heads 5", "--dtype fp8 & multiples of 16 & of 120, 40 & --dtype bf16", 0},
+        {"--layers 171", "--dtype fp8 & at most 170 layers & found 171 & --dtype bf16", 0},
         {"--ranks 4 --strategies '2xtp2;4xtp1'", "--strategies with --dtype fp8 & --dtype bf16", 0},
         {"--ranks 2 --tp 2 --balance resize", "--balance with --dtype fp8 & --dtype bf16", 0},
         {"--ranks 2 --tp 2 --balance migrate", "--balance with --dtype fp8 & --dtype bf16", 0},

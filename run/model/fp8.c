@@ -28,7 +28,9 @@ void fp8_check(const Run* run) {
     const char* other = config_choice(&run->config, "--balance") > 1 ? "--balance" : NULL;
     if (run->config.lora_rank) other = "--lora";
     if (run->strategies) other = "--strategies";
+    int most = COUNT(run->books->saved.amaxes) / FP8_TENSORS / N_LINEARS;  // layers
     if (numbers_of(run) == 0) return;
+    if (m->whole.L > most) die("--dtype fp8: expected at most %d layers, found %d; try --dtype bf16", most, m->whole.L);
     if (other) die("%s with --dtype fp8: expected linears of the weights that a rank owns; try --dtype bf16", other);
     for (int i = 0; i < m->shape.L * N_LINEARS; i++) {
         ParamTensor t = weights_of(m, i);
@@ -71,6 +73,7 @@ void fp8_open(Run* run, const MemoryPlan* plan) {
     *f = (Fp8){.n = n, .known = saved->fp8 > 0, .amax = (float*)memory_of(plan, "fp8 scales")};
     f->scales = f->amax + n, f->weights = (e4m3*)memory_of(plan, "fp8 weights");
     f->operand = (e4m3*)memory_of(plan, "fp8 operand"), f->room = (bf16*)memory_of(plan, "fp8 as bf16");
+    if (run->config.probe) f->known = f->at_work = n > 0;  // rows take a later step's time, whatever they compute
     if (n) m->k->ranks->quantize(NULL, NULL, NULL, NULL, 0, 0, FP8_UNIT, m->s);  // a device that lacks it says so
 }
 

@@ -542,8 +542,6 @@ static void print_report(const Run* run, const ProbeReport* r) {
 
 void run_probe(Run* run) {
     Comm* world = run->model.world;
-    Fp8* fp8 = &run->model.ranks->fp8;
-    fp8->at_work = fp8->known = fp8->n > 0;  // rows take the time of a later step's, whatever they compute
     for (int s = 0; s < run_layouts(run); s++) {
         ProbeReport mine, *all;
         if (run->strategies) {
