@@ -1,7 +1,7 @@
 // fp8.cu - bf16 to E4M3, straight or transposed, and the greatest magnitude on the way, in one pass over memory.
 #include "kernels/cuda/cuda.h"
 
-enum { THREADS = 256, RUN = 16, HALF = RUN / 2, BLOCKS_A_SM = 8 };  // a thread stores RUN elements at once, some times
+enum { THREADS = 256, RUN = 16, HALF = RUN / 2, BLOCKS_A_SM = 8 };  // RUN: elements that a thread stores at once
 
 // Transposed, a run is a part of a column, so that a warp still reads neighbours. The greatest does not depend on the
 // order of warps, and magnitudes are ordered as their bits.
