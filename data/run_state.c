@@ -45,9 +45,11 @@ static const struct Member {
     {"head_work", DOUBLE, AT(head_work), 0, AT(balanced), 1e12},
     {"measured", INTEGER, AT(measured), 1, 0, MOST_MEASURES},
     {"measures", DOUBLE, AT(measures), 0, AT(measured), 1e300},
+    {"fp8", INTEGER, AT(fp8), 1, 0, 2 * MOST_BALANCED},
+    {"amaxes", DOUBLE, AT(amaxes), 0, AT(fp8), 1e300},
     {"base", BITS, AT(base), 1, 0, 0},
 };
-enum { NEW_MEMBERS = 3 };  // the last ones: files of older programs lack them
+enum { NEW_MEMBERS = 5 };  // the last ones: files of older programs lack them
 
 static int count_of(const struct Member* m, const RunState* s) {
     return m->count ? *(const int*)((const char*)s + m->count) : m->n;

@@ -1,7 +1,8 @@
 // rank_ops.h - the table of ops that one rank with plain text does without: parts of attention and of a loss, labels
-// that do not count alike, conversions, moves of rows, heads and columns. Kernels.ranks points to it; the contract and
-// the letters are those of kernels.h.
+// that do not count alike, conversions, moves of rows, heads and columns, FP8. Kernels.ranks points to it; the contract
+// and the letters are those of kernels.h.
 #pragma once
+#include "kernels/e4m3.h"
 #include "kernels/kernels.h"
 #include "kernels/token_loss.h"
 
@@ -22,6 +23,19 @@ typedef struct StridedMatmul {
     const void* b;      // weight (OC,C); MATMUL_WEIGHT: x
     int ldo, lda, ldb;  // elements from row to row of out, a, b; those of weights are C
 } StridedMatmul;
+
+// out (N,OC) bf16 = x_unit w_unit x (N,K) w (OC,K)^T + bias (OC), summed in fp32 or wider. With gelu, gelu (N,OC) =
+// GELU(out); with pre (N,OC), out *= GELU'(pre) once it is rounded. K and OC are multiples of 16; x, w and out lie at
+// multiples of 16 bytes.
+typedef struct Fp8Matmul {
+    void *out, *gelu;
+    const e4m3 *x, *w;
+    const float *x_unit, *w_unit;  // (1) on the device: what an operand's 1 stands for
+    const void *bias, *pre;        // NULL, as gelu: there is none
+    int N, K, OC;
+    const Kernels* k;  // the table, and (N + OC, K) of scratch: what Kernels.on_host needs
+    bf16* room;
+} Fp8Matmul;
 
 typedef struct RankOps {
     // Merges two parts of an attention over disjoint keys. With M = max(lse, part_lse), a = exp(lse - M),
@@ -90,4 +104,12 @@ typedef struct RankOps {
     // ---- adapters: see StridedMatmul. N and OC may not be 0 without `adds`
 
     void (*strided_matmul)(const StridedMatmul* m, DType dt, Stream s);
+
+    // ---- FP8 (run/model/fp8.h). A device that lacks it ends the program with one line, for N = 0 too
+
+    // out (N,C), or transposed (C,N), = E4M3 of x (N,C) bf16 times *scale, rounded to fp32 between. *amax = the
+    // greatest of itself and all |x| but NaN. NULL: only the other of both. scale and amax (1) fp32; C, transposed N,
+    // too, multiples of 16; x and out at multiples of 16 bytes.
+    void (*quantize)(e4m3* out, float* amax, const void* x, const float* scale, int transposed, int N, int C, Stream s);
+    void (*matmul_fp8)(const Fp8Matmul* m, Stream s);
 } RankOps;

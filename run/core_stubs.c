@@ -9,6 +9,7 @@ static void refuse_others(Run* run) {
                      ", model, optimizer, --data, --document-separator, --eval-every, --eval-every tokens, "
                      "--sample-every, --tokens, --temperature, --top-k, --cpu-isa, --dtype, --dtype rounding, "
                      "--capacity,");
+    if (!strcmp(run->config.dtype, "fp8")) other = "--dtype fp8";
     if (other) die("%s: one rank trains here by the reference kernels, and keeps nothing; try ./train", other);
 }
 

@@ -118,7 +118,7 @@ claims_of() {
 # Norms and attention first: what they get wrong, all else does. Of every claim fp32 comes before bf16.
 ops() {
     if [ $dry = yes ]; then claims_of TEST_ONLY=embedding test_ops; return; fi
-    claims_of '' test_ops_block test_attention test_ops test_ops_parts test_sample test_matmul
+    claims_of '' test_ops_block test_attention test_ops test_ops_parts test_fp8_ops test_sample test_matmul
 }
 
 # The median of a number of the log over the later half of a run's steps, or its last COUNT.

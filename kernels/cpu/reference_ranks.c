@@ -1,5 +1,5 @@
 // reference_ranks.c - the plain form of ops that only many ranks need: parts of attention and of a loss, moves of rows,
-// heads and columns. Like reference.c, this is the specification.
+// heads and columns, FP8. Like reference.c, this is the specification.
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
@@ -189,11 +189,36 @@ static void strided_matmul(const StridedMatmul* m, DType dt, Stream s) {
         }
 }
 
+// ---- FP8
+
+static void quantize(e4m3* out, float* amax, const void* x, const float* scale, int transposes, int N, int C,
+                     Stream s) {
+    for (size_t n = 0; n < (size_t)N; n++)
+        for (size_t c = 0; c < (size_t)C; c++) {
+            float value = bf16_to_float(((const bf16*)x)[n * C + c]);
+            if (amax && fabsf(value) > *amax) *amax = fabsf(value);
+            if (out) out[transposes ? c * N + n : n * C + c] = e4m3_from_float(value * *scale);
+        }
+}
+
+// Serves all instruction sets: values of E4M3 are values of bf16.
+static void matmul_fp8(const Fp8Matmul* m, Stream s) {
+    size_t in_x = (size_t)m->N * m->K, n = in_x + (size_t)m->OC * m->K;
+    StridedMatmul p = {MATMUL_FORWARD, m->bias != NULL, m->N,           m->K,  m->OC, *m->x_unit * *m->w_unit,
+                       m->out,         m->room,         m->room + in_x, m->OC, m->K,  m->K};
+    if (m->N == 0) return;
+    for (size_t i = 0; i < n; i++) m->room[i] = bf16_from_float(e4m3_to_float(i < in_x ? m->x[i] : m->w[i - in_x]));
+    if (m->bias) m->k->ranks->gather_rows(m->out, m->bias, NULL, m->N, m->OC, m->OC, 0, DT_BF16, s);
+    m->k->ranks->strided_matmul(&p, DT_BF16, s);
+    if (m->pre) m->k->activation_backward(m->out, m->out, m->pre, ACT_GELU, m->N, m->OC, DT_BF16, s);
+    if (m->gelu) m->k->activation_forward(m->gelu, m->out, ACT_GELU, m->N, m->OC, DT_BF16, s);
+}
+
 // clang-format off
 // The entries stand in the order of the struct, so that none is missing.
 const RankOps reference_rank_ops = {
     attention_merge, cast, gather_rows, split_heads, join_heads,
     /* gather_columns */ scatter_columns, scatter_columns, scatter_rows, classifier_part, classifier_join,
-    weigh_labels, momentum, follow, normalize, combine, strided_matmul
+    weigh_labels, momentum, follow, normalize, combine, strided_matmul, quantize, matmul_fp8
 };
 // clang-format on

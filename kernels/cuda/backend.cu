@@ -279,7 +279,7 @@ static const RankOps rank_ops = {
     cuda_attention_merge, cuda_cast, cuda_gather_rows, cuda_split_heads, cuda_join_heads,
     /* gather_columns */ cuda_scatter_columns, cuda_scatter_columns, cuda_scatter_rows, cuda_classifier_part,
     cuda_classifier_join, cuda_weigh_labels, cuda_momentum, cuda_follow, cuda_normalize, cuda_combine,
-    cuda_strided_matmul
+    cuda_strided_matmul, cuda_quantize, cuda_matmul_fp8
 };
 
 const Kernels cuda_kernels = {

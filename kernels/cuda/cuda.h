@@ -158,6 +158,9 @@ ENTRY(matmul_forward);
 ENTRY(matmul_backward_input);
 ENTRY(matmul_backward_weight);
 RANK_ENTRY(strided_matmul);
+RANK_ENTRY(matmul_fp8);
+// fp8.cu
+RANK_ENTRY(quantize);
 // attention.cu, attention_backward.cu: tensor cores
 size_t cuda_attention_scratch_bytes(const KernelLimits* limits);
 size_t cuda_attention_kept_bytes(const KernelLimits* limits);

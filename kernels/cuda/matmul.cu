@@ -39,15 +39,17 @@ struct Asked {
     cublasLtEpilogue_t epilogue;
     int sms;            // multiprocessors that it may count on, while exchanges have the others; 0: all
     int lda, ldb, ldd;  // elements from row to row as we see them; 0: there are no gaps
+    int fp8 = 0;        // 1: a and b are E4M3
 };
 
 struct Product : Asked {
     const void *a, *b;
     void* d;
-    const void* bias;  // read by BIAS
-    const void* aux;   // GELU's argument, read by DGELU; shaped like d
-    int accumulate;    // d += instead of d =
-    float scale;       // of the product
+    const void* bias;                            // read by BIAS
+    const void* aux;                             // GELU's argument, read by DGELU; shaped like d
+    int accumulate;                              // d += instead of d =
+    float scale;                                 // of the product
+    const float *a_unit = NULL, *b_unit = NULL;  // (1) on the device, with fp8
 };
 
 // ---- the library
@@ -105,9 +107,9 @@ size_t cuda_matmul_scratch_bytes(const KernelLimits* limits) {
 static void check_product(cublasStatus_t status, const char* what, const Product* p) {
     static const char* const names[] = {"forward", "backward_input", "backward_weight"};
     if (status == CUBLAS_STATUS_SUCCESS) return;
-    die("cuBLASLt: %s: %s, %s; in matmul %s with N %d, C %d, OC %d of %s, epilogue %d", what,
+    die("cuBLASLt: %s: %s, %s; in matmul %s with N %d, C %d, OC %d of %s, epilogue %d%s", what,
         lt.cublasLtGetStatusName(status), lt.cublasLtGetStatusString(status), names[p->op], p->N, p->C, p->OC,
-        dtype_name(p->dt), (int)p->epilogue);
+        p->fp8 ? "fp8" : dtype_name(p->dt), (int)p->epilogue, p->fp8 ? "; try --dtype bf16" : "");
 }
 
 static cublasStatus_t create_descriptors() {
@@ -158,7 +160,8 @@ static void set_layout(const Product* p, cublasLtMatrixLayout_t layout, cublasLt
 }
 
 static void set_matrix(const Product* p, cublasLtMatrixLayout_t layout, DType dt, int rows, int columns, int ld) {
-    set_layout<uint32_t>(p, layout, CUBLASLT_MATRIX_LAYOUT_TYPE, dt == DT_BF16 ? CUDA_R_16BF : CUDA_R_32F);
+    cudaDataType plain = dt == DT_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    set_layout<uint32_t>(p, layout, CUBLASLT_MATRIX_LAYOUT_TYPE, p->fp8 && layout != lt.d ? CUDA_R_8F_E4M3 : plain);
     set_layout<uint64_t>(p, layout, CUBLASLT_MATRIX_LAYOUT_ROWS, (uint64_t)rows);
     set_layout<uint64_t>(p, layout, CUBLASLT_MATRIX_LAYOUT_COLS, (uint64_t)columns);
     set_layout<int64_t>(p, layout, CUBLASLT_MATRIX_LAYOUT_LD, ld ? ld : rows);
@@ -175,6 +178,8 @@ static void describe(const Product* p) {
     set_product<int32_t>(p, CUBLASLT_MATMUL_DESC_TRANSB, weight_gradient ? CUBLAS_OP_T : CUBLAS_OP_N);
     set_product<uint32_t>(p, CUBLASLT_MATMUL_DESC_EPILOGUE, p->epilogue);
     set_product<int32_t>(p, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, p->sms);
+    set_product(p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p->a_unit);
+    set_product(p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p->b_unit);
     set_product(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p->bias);
     set_product(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p->aux);
     set_product<int64_t>(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p->aux ? d_rows : 0);
@@ -289,14 +294,14 @@ static int rounded(int N) {
 }
 
 static void name_question(char* key, size_t room, const Question* q) {
-    enum { CHOICE_VERSION = 3 };
+    enum { CHOICE_VERSION = 3, FP8 = 8 };  // FP8 stands for a DType
     snprintf(
         key, room,
         "matmul %d, cuBLASLt %zu, %s, %d SMs, op %d N %d C %d OC %d dt %d epilogue %d SMs %d rows %d %d %d aligned %d "
         "%d %d %d %d",
-        CHOICE_VERSION, lt.cublasLtGetVersion(), cuda.model, cuda.sm_count, q->op, rounded(q->N), q->C, q->OC, q->dt,
-        q->epilogue, q->sms, q->lda, q->ldb, q->ldd, q->alignment[0], q->alignment[1], q->alignment[2], q->alignment[3],
-        q->alignment[4]);
+        CHOICE_VERSION, lt.cublasLtGetVersion(), cuda.model, cuda.sm_count, q->op, rounded(q->N), q->C, q->OC,
+        q->fp8 ? FP8 : (int)q->dt, q->epilogue, q->sms, q->lda, q->ldb, q->ldd, q->alignment[0], q->alignment[1],
+        q->alignment[2], q->alignment[3], q->alignment[4]);
 }
 
 // Reads the algorithm that was kept, if the library says that it serves this very product, else takes the first answer.
@@ -443,4 +448,15 @@ void cuda_strided_matmul(const StridedMatmul* m, DType dt, Stream s) {
                  m->adds || m->kind == MATMUL_WEIGHT,
                  m->scale};
     multiply(&p, s);
+}
+
+// The library wants both operands as long as the sum (its "TN"); GELU' is no epilogue of theirs.
+void cuda_matmul_fp8(const Fp8Matmul* m, Stream s) {
+    if (m->N == 0) return;
+    cublasLtEpilogue_t epilogue = m->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    Product p = {{FORWARD, m->N, m->K, m->OC, DT_BF16, epilogue, 0, 0, 0, 0}, m->w, m->x, m->out, m->bias, NULL, 0, 1};
+    p.fp8 = 1, p.a_unit = m->w_unit, p.b_unit = m->x_unit;
+    multiply(&p, s);
+    if (m->pre) cuda_activation_backward(m->out, m->out, m->pre, ACT_GELU, m->N, m->OC, DT_BF16, s);
+    if (m->gelu) cuda_activation_forward(m->gelu, m->out, ACT_GELU, m->N, m->OC, DT_BF16, s);
 }

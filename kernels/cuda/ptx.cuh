@@ -10,6 +10,15 @@ __device__ __forceinline__ unsigned pack_bf16(float low, float high) {
     return two;
 }
 
+// Rounds two floats to E4M3, to nearest, beyond 448 to that; `low` goes to the lower byte. sm_89 and newer.
+__device__ __forceinline__ unsigned short pack_e4m3(float low, float high) {
+    unsigned short two = 0;
+#if __CUDA_ARCH__ >= 890
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(high), "f"(low));
+#endif
+    return two;
+}
+
 // These take 2^x, e^x and log(x) by the special function unit: errors are about 2 ulp, denormals count as zero.
 __device__ __forceinline__ float fast_exp2(float x) {
     float y;

@@ -69,6 +69,11 @@ static void strided_matmul(const StridedMatmul* m, DType dt, Stream s) {
     charge_matmul(m->N, m->C, m->OC);
 }
 
+static void matmul_fp8(const Fp8Matmul* m, Stream s) {
+    below->ranks->matmul_fp8(m, s);
+    charge_matmul(m->N, m->K, m->OC);
+}
+
 // Returns p of a document of Q queries and K keys. Query i sees keys 0 .. i + offset, 2 (i + offset) + 1 half pairs, as
 // long as the last of them exists: the sum over i of consecutive odd numbers is a difference of squares.
 static double half_pairs(double Q, double K, double offset) {
@@ -116,7 +121,7 @@ static void clip_scale(float* scale, const double* norm2, float clip, Stream s) 
 
 static void install(Kernels* table) {
     static RankOps ranks;
-    ranks = *below->ranks, ranks.strided_matmul = strided_matmul;
+    ranks = *below->ranks, ranks.strided_matmul = strided_matmul, ranks.matmul_fp8 = matmul_fp8;
     table->ranks = &ranks;
     table->virtual_time = 1;
     table->matmul_forward = matmul_forward;

@@ -109,7 +109,7 @@ const Option config_options[] = {
     {WORD("--cpu-isa", CHOICE, cpu_isa, "auto|reference|generic|avx2|avx512|avx512bf16|amx"), START, "auto",
         "CPU kernels; auto: the best that this processor has"},
     {NUMBER("--threads", INT, threads, 0, 4096), START, "0", "CPU threads; 0: one a core; default: OMP_NUM_THREADS"},
-    {WORD("--dtype", CHOICE, dtype, "auto|bf16|fp32"), RUN, "auto", "auto: bf16 where it is much faster"},
+    {WORD("--dtype", CHOICE, dtype, "auto|bf16|fp32|fp8"), RUN, "auto", "fp8: linears in E4M3; auto: bf16 or fp32"},
     {WORD("--dtype rounding", CHOICE, rounding, "nearest|stochastic"), RUN, "nearest", "of fp32 weights to bf16 ones"},
     {WORD("--dtype grads", CHOICE, grad_dtype, "fp32|bf16"), RUN, "fp32", "how gradients travel between ranks"},
     {WORD("--recompute", CHOICE, recompute, "none|activation|block"), RUN, "none", "backward again, for memory"},

@@ -151,6 +151,6 @@ static const ManyRanks cut_linears = {
 };
 
 void model_set_many(Model* m) {
-    int has_others = m->ranks->work || m->shape.lora.is_all;
+    int has_others = m->ranks->work || m->shape.lora.is_all || m->ranks->fp8.n > 0;
     m->many = m->tp ? &cut_linears : has_others ? &other_linears : &whole_linears;
 }

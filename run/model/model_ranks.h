@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/comm/comm.h"
 #include "kernels/comm/group_attention.h"
+#include "kernels/rank_ops.h"
 #include "plan/layout/layout.h"
 #include "plan/model/split.h"
 #include "plan/value/tasks.h"
@@ -39,6 +40,14 @@ typedef struct LayerGroup {
 
 enum { MOST_LAYER_GROUPS = 11 };  // divisors of a group's size, MOST_TP at most, but for itself
 
+// Linears that multiply E4M3 (run/model/fp8.h), with numbers of all their tensors in the whole model.
+typedef struct Fp8 {
+    int n, known, at_work;    // numbers, 0: linears multiply bf16; they are known of a step before; a step is at work
+    float *amax, *scales;     // (n) of this rank's since they were asked for; (n,2) scale, unit
+    e4m3 *weights, *operand;  // copies of weights; (N, the widest) the activation or gradient at work
+    bf16* room;               // Fp8Matmul.room
+} Fp8;
+
 typedef struct ModelRanks {
     Layout layout;
     Pipe pipe;
@@ -48,10 +57,11 @@ typedef struct ModelRanks {
     LayerUnits units[MOST_LAYERS];  // shape.units of this stage's layers, if there are groups
     Zero zero;                      // who holds what of weights and gradients: see run/model/zero.h
     Comm* kv;                       // ranks of the group that share this rank's key/value heads; NULL: nobody does
+    Fp8 fp8;
     // The owner has what this rank owns of the whole model with --strategies: gradients go there and weights come back.
     // It is NULL elsewhere: this rank owns a part of what it computes.
     Model* owner;
-    Model* frozen;  // beside adapters: the weights that do not learn (run/model/lora.h); NULL: all learn
+    Model* frozen;                 // beside adapters: the weights that do not learn (run/model/lora.h); NULL: all learn
     Mover reduce[2], gather[2];    // inside nodes, and with owners (plan/layout/strategy_moves.h)
     Moving leaving[2], coming[2];  // at work, where they have a mover
     char* moving;                  // their scratch

@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 
+#include "run/model/fp8.h"
 #include "run/model/lora.h"
 
 // A Cut is the computed columns of a linear's input; lists are on the device.
@@ -460,7 +461,8 @@ void work_forward(const Model* m, LinearId id, int l, void* out, void* gelu, con
     if (w.OC == 0) return;
     x = kept_columns(m, &w, x, m->ranks->columns[0], N);
     TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
-    m->k->matmul_forward(out, gelu, x, w.w, w.b, N, w.K, w.OC, m->dt, m->s);
+    Fp8Matmul p = {.out = out, .gelu = gelu, .bias = w.b, .N = N, .K = w.K, .OC = w.OC};
+    if (!fp8_multiply(m, id, l, FP8_X, x, p)) m->k->matmul_forward(out, gelu, x, w.w, w.b, N, w.K, w.OC, m->dt, m->s);
     lora_forward(m, id, l, out, x, N);
     timer_enter(m->timer, before, m->s);
 }
@@ -486,7 +488,9 @@ void work_backward_input(const Model* m, LinearId id, int l, void* dx, const voi
     void* computed = w.kept ? m->ranks->columns[1] : dx;
     pre = kept_columns(m, &w, pre, m->ranks->columns[0], N);
     TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
-    m->k->matmul_backward_input(computed, dout, w.w, pre, N, w.K, w.OC, m->dt, m->s);
+    Fp8Matmul p = {.out = computed, .pre = pre, .N = N, .K = w.OC, .OC = w.K};
+    if (!fp8_multiply(m, id, l, FP8_DOUT, dout, p))
+        m->k->matmul_backward_input(computed, dout, w.w, pre, N, w.K, w.OC, m->dt, m->s);
     lora_backward_input(m, id, l, computed, dout, N);
     timer_enter(m->timer, before, m->s);
     if (w.kept) k->ranks->scatter_columns(dx, computed, w.source, N, w.width, w.K, m->dt, m->s);

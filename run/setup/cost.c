@@ -77,7 +77,7 @@ static size_t describe(const Run* run, char text[MACHINE_TEXT], char name[64]) {
                          "# dtype %s, recompute %s, attention %s, isa %s\n",
                          m->k->name, host, run->clock->limits.ranks, run->clock->limits.node_size, m->comm->name,
                          run->settled.tp, c->threads, m->ranks->zero.stage, c->grad_dtype, c->overlap, s->L, s->C,
-                         s->NH, s->V, s->context, dtype_name(m->dt), c->recompute, c->attention, c->cpu_isa);
+                         s->NH, s->V, s->context, c->dtype, c->recompute, c->attention, c->cpu_isa);
     n = MIN(n, (size_t)MACHINE_TEXT - 1);
     if (s->lora.rank) text_append(text, MACHINE_TEXT, &n, "# lora %d, %d\n", s->lora.rank, s->features & HAS_LORA);
     if (m->stages > 1) {

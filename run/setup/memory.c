@@ -8,6 +8,7 @@
 #include "data/sampler_cut.h"
 #include "plan/published/published.h"
 #include "run/files/close.h"
+#include "run/model/fp8.h"
 #include "run/model/muon.h"
 #include "run/model/tensor_parallel.h"
 #include "run/model/work.h"
@@ -199,6 +200,7 @@ MemoryPlan run_plan_rows(const Run* run, int N) {
     if (is_muon(run))
         memory_insert(&plan, at, "matrices of muon", muon_bytes(&m->whole, m->dt, m->world->size), ON_DEVICE);
     add_work(&plan, run, &needs.shape, N);
+    fp8_plan(&plan, run, N);
     add_steps(&plan, run, N);
     return plan;
 }
@@ -432,6 +434,7 @@ static void carve(Run* run, const MemoryPlan* plan) {
     int *indices = (int*)memory_of(plan, "step indices, host"), *on_device = (int*)memory_of(plan, "step indices");
     model_carve(m, plan);
     if (!run->strategies) zero_open(m), run_carve_activations(run), run_carve_work(run, plan);
+    fp8_open(run, plan);
     model_set_many(m);
     m->ranks->group_scratch = memory_of(plan, "group attention");
     m->ranks->moving = (char*)memory_of(plan, "weights, gradients on the move");

@@ -363,7 +363,7 @@ void run_settle_model(Run* run) {
     if (config_complete(c, vocab, err)) die("%s", err);
     if (!strcmp(c->dtype, "auto") && c->merge) c->dtype = dtype_name(adapter_merge_dtype(run));
     if (!strcmp(c->dtype, "auto")) c->dtype = m->k->prefers_bf16 ? "bf16" : "fp32";
-    m->dt = !strcmp(c->dtype, "bf16") ? DT_BF16 : DT_F32;
+    m->dt = strcmp(c->dtype, "fp32") ? DT_BF16 : DT_F32;
     if (!run->books->start_from[0]) m->whole = adapter_shape(run, config_shape(c)), adapter_check(run);
     m->shape = m->whole;
     if (!run->training) return;

@@ -127,12 +127,12 @@ static void print_device(const Run* run) {
     char ranks[32] = "", threads[64] = "";
     if (m->world->size > 1) snprintf(ranks, sizeof ranks, "%d ranks of ", m->world->size);
     if (m->k->virtual_time) {
-        say(stdout, "device  %s%s, %s, times of --machine %s%s", ranks, m->k->name, dtype_name(m->dt),
+        say(stdout, "device  %s%s, %s, times of --machine %s%s", ranks, m->k->name, run->config.dtype,
             run->config.machine, m->k->no_results ? "; nothing is computed, so there are no losses" : "");
         return;
     }
     if (m->k->on_host && run->config.threads) text_many(run->config.threads, "thread", threads);
-    printf("device  %s%s, %s%s%s, %.0f GFLOP/s at most%s\n", ranks, m->k->name, dtype_name(m->dt),
+    printf("device  %s%s, %s%s%s, %.0f GFLOP/s at most%s\n", ranks, m->k->name, run->config.dtype,
            threads[0] ? ", " : "", threads, run->cluster->peak / 1e9,
            run->cluster->oversubscribed ? "; ranks share cores: expect no speed from that" : "");
 }
@@ -234,7 +234,7 @@ void run_log_start(Run* run) {
             "\"resumed\": %d, \"ranks\": %d, \"device\": \"%s\", \"dtype\": \"%s\", \"model\": \"%s\", "
             "\"parameters\": %.0f, \"tokens\": %" PRId64 ", \"documents\": %" PRId64 ", \"version\": \"" RUN_VERSION
             "\", \"matmul_gflops\": %.4g, \"options\": {",
-            c->resume, m->world->size, m->k->name, dtype_name(m->dt), arch_table[m->whole.arch].title,
+            c->resume, m->world->size, m->k->name, c->dtype, arch_table[m->whole.arch].title,
             (double)shape_param_count(&base), sampler_tokens(run->data.train, SPLIT_TRAIN),
             sampler_documents(run->data.train, SPLIT_TRAIN),
             isfinite(run->cluster->peak) ? run->cluster->peak / 1e9 : 0);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "run/files/saving.h"
+#include "run/model/fp8.h"
 #include "run/step/labels.h"
 #include "run/step/step.h"
 
@@ -30,6 +31,7 @@ void run_dump(Run* run) {
     const Batch* b = &run->batch;
     const char* path = run->config.dump_grads;
     char err[ERR_BYTES];
+    fp8_begin(run);
     labels_prefer(run);
     run_micro_batches(run, run->data.train, 1);
     zero_reduce(&run->model);

@@ -9,6 +9,7 @@
 #include "run/files/adapter.h"
 #include "run/files/close.h"
 #include "data/tokenizer_files.h"
+#include "run/model/fp8.h"
 #include "run/step/labels.h"
 #include "run/files/chats.h"
 #include "run/rl/rollouts.h"
@@ -168,6 +169,7 @@ static void choose_work(Run* run) {
 // Plans the memory and takes it, and fills in the weights. Training also measures the device's peak, prints the run
 // before anything is taken, and finds the machine that planners know.
 static void prepare(Run* run) {
+    fp8_check(run);
     MemoryPlan plan = run_plan_memory(run);
     if (run->training) {
         run_measure_limit(run);
@@ -250,6 +252,7 @@ const Mechanism mechanisms[] = {
     {"slow ranks, decisions", .begin = balance_change},
     {"planner", .begin = plan_next, .end = give_back_pieces},
     {"slow ranks, work", .begin = balance_begin},
+    {"fp8", .begin = fp8_begin, .end = fp8_end},
     {"preferences", .begin = labels_prefer},
     {"strategies", .before_update = agree_on_strategy, .end = turn},
     {"files", .finish = finish, .close = run_close},

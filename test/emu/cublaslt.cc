@@ -11,7 +11,7 @@
 #include <cstring>
 
 extern "C" {
-#include "plan/base/base.h"
+#include "kernels/e4m3.h"
 }
 
 struct cublasLtContext {
@@ -33,6 +33,7 @@ struct cublasLtMatmulDescOpaque_t {
     void* aux;
     int64_t aux_ld;
     int32_t sms;
+    const float *a_scale, *b_scale;  // of the device
 };
 
 struct cublasLtMatmulPreferenceOpaque_t {
@@ -84,7 +85,7 @@ const char* cublasLtGetStatusString(cublasStatus_t) { return "said by the emulat
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* product, cublasComputeType_t compute_type,
                                         cudaDataType_t scale_type) {
     return create(product, {compute_type, scale_type, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr,
-                            nullptr, 0, 0});
+                            nullptr, 0, 0, nullptr, nullptr});
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) { return destroy(product); }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute,
@@ -98,6 +99,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product, cubl
         case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return store(&product->aux, value, bytes);
         case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return store(&product->aux_ld, value, bytes);
         case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET: return store(&product->sms, value, bytes);
+        case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return store(&product->a_scale, value, bytes);
+        case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return store(&product->b_scale, value, bytes);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -166,6 +169,16 @@ static cublasStatus_t check_epilogue(const cublasLtMatmulDescOpaque_t* product, 
     return CUBLAS_STATUS_SUCCESS;
 }
 
+// FP8: the first operand is transposed and the second is not, so that both are k long; k and the rows of D are
+// multiples of 16, leading dimensions of 16 bytes. Scales are of FP8 alone.
+static cublasStatus_t check_fp8(const Problem* p, const cublasLtMatmulDescOpaque_t* product) {
+    if (p->type != CUDA_R_8F_E4M3)
+        return product->a_scale || product->b_scale ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
+    bool fits = p->k % 16 == 0 && p->m % 16 == 0 && p->lda % 16 == 0 && p->ldb % 16 == 0 && p->ldd % 8 == 0;
+    bool offered = !getenv("EMU_LACKS_FP8") && p->epilogue != CUBLASLT_EPILOGUE_DGELU;
+    return p->transpose_a && !p->transpose_b && fits && offered ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
 static cublasStatus_t resolve(Problem* p, const cublasLtMatmulDescOpaque_t* product,
                               const cublasLtMatrixLayoutOpaque_t* a, const cublasLtMatrixLayoutOpaque_t* b,
                               const cublasLtMatrixLayoutOpaque_t* c, const cublasLtMatrixLayoutOpaque_t* d) {
@@ -181,10 +194,12 @@ static cublasStatus_t resolve(Problem* p, const cublasLtMatmulDescOpaque_t* prod
         c->cols != d->cols)
         return CUBLAS_STATUS_INVALID_VALUE;
     bool bf16_in = p->type == CUDA_R_16BF && (p->d_type == CUDA_R_16BF || p->d_type == CUDA_R_32F),
-         fp32_in = p->type == CUDA_R_32F && p->d_type == CUDA_R_32F;
+         fp32_in = p->type == CUDA_R_32F && p->d_type == CUDA_R_32F,
+         fp8_in = p->type == CUDA_R_8F_E4M3 && p->d_type == CUDA_R_16BF;
     if (product->compute_type != CUBLAS_COMPUTE_32F || product->scale_type != CUDA_R_32F || b->type != a->type ||
-        c->type != d->type || (!bf16_in && !fp32_in))
+        c->type != d->type || (!bf16_in && !fp32_in && !fp8_in))
         return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (cublasStatus_t status = check_fp8(p, product)) return status;
     return check_epilogue(product, p->m);
 }
 
@@ -226,7 +241,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     cublasStatus_t status = resolve(&p, product, a, b, c, d);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     uint32_t bias = alignment(product->bias), aux = alignment(product->aux);
-    if (aux < 16) return CUBLAS_STATUS_NOT_SUPPORTED;
+    uint32_t operands = MIN(MIN(preference->alignment_a, preference->alignment_b), preference->alignment_d);
+    if (aux < 16 || (p.type == CUDA_R_8F_E4M3 && operands < 16)) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (p.epilogue == emu::matmuls.refused_epilogue) return emu::matmuls.refusal;
     Algorithm algorithm = {hash(p),
                            (uint32_t)MIN(preference->workspace, (uint64_t)WANTED_WORKSPACE),
@@ -271,6 +287,7 @@ typedef float Lanes __attribute__((vector_size(16)));
 enum { LANES = 4 };
 
 static float load(const void* p, size_t i, uint32_t type) {
+    if (type == CUDA_R_8F_E4M3) return e4m3_to_float(((const e4m3*)p)[i]);
     return type == CUDA_R_16BF ? bf16_to_float(((const bf16*)p)[i]) : ((const float*)p)[i];
 }
 static void store_element(void* p, size_t i, uint32_t type, float x) {
@@ -285,14 +302,17 @@ static void pack(float* to, size_t unit, const T* from, size_t n, size_t k, size
         for (size_t j = 0; j < k; j++)
             for (size_t i = 0; i < unit; i++)
                 *to++ = first + i < n ? load(from, (first + i) * stride_i + j * stride_k,
-                                             sizeof(T) == 2 ? CUDA_R_16BF : CUDA_R_32F)
+                                             sizeof(T) == 1   ? CUDA_R_8F_E4M3
+                                             : sizeof(T) == 2 ? CUDA_R_16BF
+                                                              : CUDA_R_32F)
                                       : 0;
 }
 
 static void pack_as(uint32_t type, float* to, size_t unit, const void* from, size_t n, size_t k, size_t ld,
                     bool k_is_fast) {
     size_t stride_i = k_is_fast ? ld : 1, stride_k = k_is_fast ? 1 : ld;
-    if (type == CUDA_R_16BF) pack(to, unit, (const bf16*)from, n, k, stride_i, stride_k);
+    if (type == CUDA_R_8F_E4M3) pack(to, unit, (const e4m3*)from, n, k, stride_i, stride_k);
+    else if (type == CUDA_R_16BF) pack(to, unit, (const bf16*)from, n, k, stride_i, stride_k);
     else pack(to, unit, (const float*)from, n, k, stride_i, stride_k);
 }
 
@@ -366,7 +386,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
         emu::spend(emu::matmuls.seconds[algorithm.answer]);
         emu::matmuls.ran[algorithm.answer]++;
         emu::matmuls.sms = description.sms;
-        multiply(&p, &description, a_panels, b_panels, factor, A, B, add, C, D);
+        float units = 1;
+        for (const float* scale : {description.a_scale, description.b_scale}) {
+            if (scale) emu::check_global_address("a matmul's scale", scale, sizeof *scale), units *= *scale;
+        }
+        multiply(&p, &description, a_panels, b_panels, factor * units, A, B, add, C, D);
         if (algorithm.workspace) memset(workspace, 0xff, algorithm.workspace);  // last: a result kept there is lost
         free(a_panels);
         free(b_panels);

@@ -235,7 +235,7 @@ cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSIO
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
     memset(p, 0, sizeof *p);
     snprintf(p->name, sizeof p->name, "emulator");
-    p->major = emu::is_hopper() ? 9 : 8;
+    p->major = emu::capability() / 10, p->minor = emu::capability() % 10;
     p->multiProcessorCount = 4;
     p->totalGlobalMem = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     p->l2CacheSize = 1 << 20;

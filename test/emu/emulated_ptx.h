@@ -7,12 +7,17 @@
 #include "emulator.h"
 
 extern "C" {
-#include "plan/base/base.h"
+#include "kernels/e4m3.h"
 }
 
 // cvt.rn.bf16x2.f32: to nearest, ties to even.
 inline unsigned pack_bf16(float low, float high) {
     return (unsigned)bf16_from_float(low) | (unsigned)bf16_from_float(high) << 16;
+}
+
+// cvt.rn.satfinite.e4m3x2.f32: to nearest, ties to even, beyond 448 to that.
+inline unsigned short pack_e4m3(float low, float high) {
+    return (unsigned short)(e4m3_from_float(low) | e4m3_from_float(high) << 8);
 }
 
 // The special function unit is off by up to 2^-22 of the result (PTX ISA, "ex2"). The twins are off by as much at most,

@@ -202,6 +202,7 @@ static Thread* next_ready() {
 }
 
 static bool finish_a_copy();
+
 static void run_another() {
     Thread* next = next_ready();
     while (!next && finish_a_copy()) next = next_ready();
@@ -449,10 +450,12 @@ int finished_copies(int groups_that_may_be_open, const Copy** list) {
 
 // ---- Hopper: barriers in shared memory and named ones
 
-bool is_hopper() {
+int capability() {
     const char* text = getenv("EMU_CAPABILITY");
-    return text && atoi(text) == 9;
+    return text ? atoi(text) : 89;
 }
+
+static bool is_hopper() { return capability() == 90; }
 
 // An mbarrier as it lies in shared memory, where NaN means that it was never initialised.
 struct MBarrier {

@@ -144,8 +144,8 @@ int finished_copies(int groups_that_may_be_open, const Copy** list);
 
 // ---- what Hopper alone has; the rules are those of the PTX ISA manual
 
-// Whether the emulated GPU is one of sm_90: EMU_CAPABILITY=9. It has 227 KiB of shared memory a block.
-bool is_hopper();
+// The emulated GPU: EMU_CAPABILITY=80, 89 (also if it is not set) or 90, which has 227 KiB of shared memory a block.
+int capability();
 constexpr size_t SHARED_BYTES_HOPPER = 227 << 10;
 
 // Barriers in shared memory count arrivals and bytes. Waiting threads sleep.

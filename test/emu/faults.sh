@@ -4,7 +4,7 @@
 # asked for, a transposition forgotten, an address in the wrong space or outside. Each must make a claim of the suite
 # fail. Needs what `make test-programs` has built.
 cd "$(dirname "$0")/../.." || exit 1
-capability=8 kernels=
+capability=89 kernels=
 cxx=${CXX:-g++} work=build/faults passed=0 failed=0
 mkdir -p $work
 
@@ -129,7 +129,7 @@ fault a_mark_that_nobody_minds release test_attention_trial a_trial_that_died at
     's/errno == ESRCH/errno == EPERM/'
 
 # What Hopper alone has: a twin's rule each.
-capability=9 kernels=wgmma claim=aligned_rows many=rows_of_many
+capability=90 kernels=wgmma claim=aligned_rows many=rows_of_many
 fault scores_read_before_they_are_there release test_attention $claim attention_sm90 \
     's/        wgmma_wait<1>();/        wgmma_wait<2>();/'
 fault registers_changed_under_a_matmul release test_attention $many attention_sm90 \
