@@ -1,9 +1,9 @@
 #!/bin/sh
 # gpu_oneshot.sh [--dry] [first|second|PART...] - twice six minutes on a machine with a GPU, turned into the facts that
 # we want of it: whether it builds, is right, and how fast it is beside others and beside limits measured in the same
-# run. first: build, the sweep of attention, smokes, claims of the ops, rollouts, Qwen3-0.6B beside PyTorch. second:
-# build (nothing to do where the first was), the other models beside PyTorch, profiles, a long document, two ranks, what
-# else fits. Without a name: both. OUT (default: build/oneshot) gets CALL.txt, all output as it comes, CALL.jsonl, and
+# run. first: build, Hopper's attention, claims of the ops, smokes, the sweep of attention, rollouts, Qwen3-0.6B beside
+# PyTorch. second: build (nothing to do where the first was), the other models beside PyTorch, profiles, FP8, a long
+# document, two ranks, what else fits. Without a name: both. OUT (default: build/oneshot) gets CALL.txt, all output as it comes, CALL.jsonl, and
 # CALL.md, at most 12,000 characters, which ends with a table of what was measured, predicted and at most possible: the
 # page for dev/results. It is written anew behind every part, and printed at the end.
 #
@@ -184,6 +184,25 @@ long_rows() {
         fact "1558M, rows of $N: driver's MiB / table's" "$(cat "$work/runs/row-$N.used") / $(table_mib "row-$N")" \
             "at most 1"
     done
+    return $failed
+}
+
+# FP8 beside bf16: 1558M should be 1.18 times as fast.
+fp8() {
+    failed=0 model=$large
+    [ $dry = yes ] || steps=6
+    for dtype in bf16 fp8; do MOST=40 variant "large-$dtype" --dtype $dtype || failed=1; done
+    fact "1558M, FP8 over bf16" "$(ratio "$(speed large-fp8)" "$(speed large-bf16)")" 1.18
+    fact "1558M, loss of the last step, FP8 and bf16" "$(later "$work/runs/large-fp8" loss 1 %.4f)" \
+        "$(later "$work/runs/large-bf16" loss 1 %.4f)"
+    return $failed
+}
+
+# Hopper's attention: all claims, then its passes beside those by mma.sync and cuDNN's.
+hopper() {
+    failed=0
+    claims_of TEST_ATTENTION=wgmma test_attention || failed=1
+    $bench_gpu --only attention --seconds 60 --record "$results/$call-attention.jsonl" || failed=1
     return $failed
 }
 
@@ -523,6 +542,8 @@ run_part() {
         smoke-own) part smoke-own 20 "$smoke --device attention=own --out $work/runs/smoke" ;;
         smoke-cudnn) gpu smoke-cudnn 25 "$smoke --device attention=cudnn --out $work/runs/smoke-cudnn" \
             "it has no cuDNN" ;;
+        hopper) gpu hopper 100 hopper "the suite has its claims on the emulated GPU" ;;
+        fp8) part fp8 80 fp8 ;;
         ops) part ops 60 ops ;;
         rollouts) part rollouts 90 rollouts ;;
         peers) for model in qwen3-0.6b llama-3.2-1b gpt2-124m; do run_part peers-$model; done ;;
@@ -554,9 +575,9 @@ run_part() {
     esac
 }
 case $call in
-    first) set -- versions build sweep smoke-own smoke-cudnn ops rollouts peers-qwen3-0.6b ;;
-    second) set -- versions build peers-llama-3.2-1b peers-gpt2-124m profile profile-qwen3-0.6b profile-llama-3.2-1b \
-        long ranks trainings golden trees attention-cudnn bench stopped-rank long-rows peer sanitizer ;;
+    first) set -- versions build smoke-own hopper ops smoke-cudnn sweep rollouts peers-qwen3-0.6b ;;
+    second) set -- versions build peers-llama-3.2-1b peers-gpt2-124m profile fp8 profile-qwen3-0.6b \
+        profile-llama-3.2-1b long ranks trainings golden trees attention-cudnn bench stopped-rank long-rows peer sanitizer ;;
 esac
 for name in "$@"; do
     run_part "$name" && continue

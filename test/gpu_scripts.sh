@@ -14,9 +14,9 @@ claim() { # claim NAME COMMAND...: it must succeed
         failed=$((failed + 1)) && echo "  FAILED  $name" && tail -n 20 $work/claim.out
     fi
 }
-first="versions build sweep smoke-own smoke-cudnn ops" # what must fit; the rest where the build took less
+first="versions build smoke-own hopper ops smoke-cudnn" # what must fit; the rest where the build took less
 second="versions build peers-llama-3.2-1b peers-gpt2-124m profile"
-more="rollouts peers-qwen3-0.6b profile-qwen3-0.6b profile-llama-3.2-1b long ranks trainings golden trees
+more="sweep fp8 rollouts peers-qwen3-0.6b profile-qwen3-0.6b profile-llama-3.2-1b long ranks trainings golden trees
       attention-cudnn bench stopped-rank long-rows peer sanitizer"
 whole() { OUT=$work/dry scripts/gpu_oneshot.sh --dry; }
 all_parts_are_told() {
