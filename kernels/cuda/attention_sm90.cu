@@ -274,11 +274,11 @@ int cuda_wgmma_open(const KernelLimits* limits, Err words) {
     AttentionTrial t = {};
     char key[500];
     if (cuda.major != 9 || limits->HS < 64 || limits->HS > 128 || limits->HS % 16 || limits->dt != DT_BF16)
-        return fail(
-            words,
-            "attention by wgmma needs a GPU of sm_90, bf16 and heads of 64, 80, 96, 112 or 128; here are sm_%d%d "
-            "and heads of %d; try --device attention=own",
-            cuda.major, cuda.minor, limits->HS);
+        return fail(words,
+                    "attention by wgmma takes bf16 and heads of 64, 80, 96, 112 or 128 on sm_90, here are %s and "
+                    "heads of %d on sm_%d%d%s",
+                    dtype_name(limits->dt), limits->HS, cuda.major, cuda.minor,
+                    limits->attention == ATTENTION_WGMMA ? "; try --device attention=own" : "");
     if (limits->attention == ATTENTION_WGMMA) return snprintf(words, ERR_BYTES, "as asked"), 0;
     snprintf(key, sizeof key, "choice %d, wgmma, %s, N %d context %d NH %d NKV %d HS %d", CHOICE_VERSION, cuda.model,
              limits->N, limits->context, limits->NH, limits->NKV, limits->HS);
