@@ -3,9 +3,9 @@
 # we want of it: whether it builds, is right, and how fast it is beside others and beside limits measured in the same
 # run. first: build, Hopper's attention, claims of the ops, smokes, the sweep of attention, rollouts, Qwen3-0.6B beside
 # PyTorch. second: build (nothing to do where the first was), the other models beside PyTorch, profiles, FP8, a long
-# document, two ranks, what else fits. Without a name: both. OUT (default: build/oneshot) gets CALL.txt, all output as it comes, CALL.jsonl, and
-# CALL.md, at most 12,000 characters, which ends with a table of what was measured, predicted and at most possible: the
-# page for dev/results. It is written anew behind every part, and printed at the end.
+# document, two ranks, what else fits. Without a name: both. OUT (default: build/oneshot) gets CALL.txt, all output as
+# it comes, CALL.jsonl, and CALL.md, at most 12,000 characters, which ends with a table of what was measured, predicted
+# and at most possible: the page for dev/results. It is written anew behind every part, and printed at the end.
 #
 # Each call is bounded to 350 seconds (SECONDS_IN_ALL): every part has a time of its own, what no longer fits is left
 # out and named. A part that fails stops nothing, but the build. PYTHON (default: python3) is asked for PyTorch and
@@ -577,7 +577,8 @@ run_part() {
 case $call in
     first) set -- versions build smoke-own hopper ops smoke-cudnn sweep rollouts peers-qwen3-0.6b ;;
     second) set -- versions build peers-llama-3.2-1b peers-gpt2-124m profile fp8 profile-qwen3-0.6b \
-        profile-llama-3.2-1b long ranks trainings golden trees attention-cudnn bench stopped-rank long-rows peer sanitizer ;;
+        profile-llama-3.2-1b long ranks trainings golden trees attention-cudnn bench stopped-rank long-rows peer \
+        sanitizer ;;
 esac
 for name in "$@"; do
     run_part "$name" && continue
