@@ -16,14 +16,14 @@ RANKS_FILE=$(mktemp) || exit 1
 export RANKS_FILE WORLD_SIZE="$n" LOCAL_WORLD_SIZE="$n" MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 10000))
 # A rank that fails ends `timeout`, the parent, which ends its process group: all ranks, with SIGKILL 2 s later.
 timeout -k 2 "${RANKS_SECONDS:-600}" sh -c '
-    status=0 r=0
+    status=0 r=0 ranks=
     trap "status=1" TERM
     while [ $r -lt $WORLD_SIZE ]; do
-        { RANK=$r LOCAL_RANK=$r "$@" || kill $PPID; } &
-        r=$((r + 1))
+        { RANK=$r LOCAL_RANK=$r "$@" || { kill $PPID; exit 1; }; } &
+        r=$((r + 1)) ranks="$ranks $!"
     done
-    wait
-    wait # a signal ends the first one early
+    for rank in $ranks; do wait $rank || status=1; done # all may have failed before the signal comes
+    wait # which ends the one before early
     exit $status' ranks "$@" &
 all=$!
 trap 'kill $all' INT TERM
