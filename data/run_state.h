@@ -31,7 +31,7 @@ typedef struct RunState {
     double head_work[MOST_BALANCED];                                                             // of its stage
     int measured;  // numbers that balancing goes on with (run/slow/saved.c); older files have none
     double measures[MOST_MEASURES];
-    int fp8;  // numbers of FP8's scales, 0: none; the amax of the last step of each (run/model/fp8.h)
+    int fp8;  // numbers of FP8's scales, 0: none; the amax of each (run/model/fp8.h)
     double amaxes[2 * MOST_BALANCED];
     uint64_t base;  // of adapters: a hash of weights that do not learn; 0: there are none
 } RunState;

@@ -115,6 +115,26 @@ CLAIM(scales_follow_the_step_before) {
     }
 }
 
+// Answers of a prompt that are all rewarded alike have no gradient: the next step finds the scales of those before.
+CLAIM(steps_without_gradients_change_no_scale) {
+    static const char* const dtypes[] = {"bf16", "fp8"};
+    double norms[2][8];
+    CHECK_SH(0,
+             "for n in same mixed; do for i in 1 2 3 4 5 6 7 8 9; do reward=1 all=; for text in alpha beta. gamma; do "
+             "all=\"$all{'text': '$text', 'reward': $reward, 'logprobs': [-5, -5, -5, -5, -5, -5]}, \"; "
+             "[ $n = same ] || reward=$((reward + 1)); done; "
+             "echo \"{'prompt': 'Q$i:', 'answers': [${all%%, }]}\" | tr \"'\" '\"'; done > $W/$n.jsonl; done");
+    for (int i = 0; i < 2; i++) {
+        const char *dt = dtypes[i], *end = "--eval-every 0 --sample-every 0 --keep 0";
+        CHECK_SH(0, "$P " SMALL "--data $W/mixed.jsonl --loss grpo --dtype %s --steps 2 --out $W/grpo-%s", dt, dt);
+        CHECK_SH(0, "$P --resume --new-data --data $W/same.jsonl --steps 5 %s --out $W/grpo-%s", end, dt);
+        CHECK_SH(0, "$P --resume --new-data --data $W/mixed.jsonl --steps 8 %s --out $W/grpo-%s", end, dt);
+        CHECK(log_values(filled("grpo-%s", dt), "grad_norm", norms[i], 8) == 8);
+    }
+    for (int step = 2; step < 5; step++) CHECK(norms[0][step] == 0 && norms[1][step] == 0);
+    for (int step = 5; step < 8; step++) CHECK_CLOSE(norms[1][step], norms[0][step], 0.1 * norms[0][step]);
+}
+
 CLAIM(a_resumed_run_takes_the_same_steps_to_the_bit) {
     static const char* const ways[] = {"", "--ranks 2", "--ranks 2 --tp 2 --width 64 --heads 4 --zero 2",
                                        "--ranks 2 --pp 2"};

@@ -69,7 +69,9 @@ static __global__ void add_parts_kernel(float* sums, float* more_sums, float* la
     if (warp > 0 || c >= (size_t)columns) return;
     float total = 0;
     for (int i = 0; i < ADD_WARPS; i++) total += shared_sums[i][lane];
-    (c < (size_t)C ? sums : c < 2 * (size_t)C ? more_sums : last_sums)[c % C] += total;
+    float* to = sums;
+    if (c >= (size_t)C) to = c < 2 * (size_t)C ? more_sums : last_sums;
+    to[c % C] += total;
 }
 
 // norm.cu uses it too: its parts hold dweight, dbias and dx_sums side by side.

@@ -73,7 +73,9 @@ void fp8_open(Run* run, const MemoryPlan* plan) {
     *f = (Fp8){.n = n, .known = saved->fp8 > 0, .amax = (float*)memory_of(plan, "fp8 scales")};
     f->scales = f->amax + n, f->weights = (e4m3*)memory_of(plan, "fp8 weights");
     f->operand = (e4m3*)memory_of(plan, "fp8 operand"), f->room = (bf16*)memory_of(plan, "fp8 as bf16");
+    f->amaxes = saved->amaxes;
     if (run->config.probe) f->known = f->at_work = n > 0;  // rows take a later step's time, whatever they compute
+    for (int i = 0; i < n && run->config.probe; i++) saved->amaxes[i] = 1;
     if (n) m->k->ranks->quantize(NULL, NULL, NULL, NULL, 0, 0, FP8_UNIT, m->s);  // a device that lacks it says so
 }
 
@@ -109,6 +111,11 @@ static void visit_weights(Model* m, int quantises) {
     }
 }
 
+// Returns what the loss divides gradients by, which a step's labels decide: amaxes are kept without it.
+static double divisor_of(const Run* run, int i) {
+    return i % FP8_TENSORS == FP8_DOUT && run->batch.weight > 0 ? run->batch.weight : 1;
+}
+
 void fp8_begin(Run* run) {
     Model* m = &run->model;
     Fp8* f = &m->ranks->fp8;
@@ -117,7 +124,8 @@ void fp8_begin(Run* run) {
     visit_weights(m, 0);
     float *amax = find_greatest(run), *scales = amax + f->n;
     for (int i = 0; i < f->n; i++) {
-        float most = i % FP8_TENSORS == FP8_W ? amax[i] : FP8_MARGIN * (float)run->books->saved.amaxes[i];
+        double before = FP8_MARGIN * f->amaxes[i] / divisor_of(run, i);
+        float most = i % FP8_TENSORS == FP8_W ? amax[i] : (float)before;
         scales[2 * i] = fminf(E4M3_MOST / most, 0x1p100f);  // also that of zeros
         scales[2 * i + 1] = 1 / scales[2 * i];
     }
@@ -130,7 +138,10 @@ void fp8_end(Run* run) {
     Fp8* f = &run->model.ranks->fp8;
     if (f->n == 0) return;
     float* amax = find_greatest(run);
-    for (int i = 0; i < f->n; i++) run->books->saved.amaxes[i] = amax[i];
+    for (int i = 0; i < f->n; i++) {
+        double* kept = &run->books->saved.amaxes[i];
+        if (amax[i] > 0) *kept = fmax(amax[i] * divisor_of(run, i), FP8_FADING * *kept);
+    }
     run->books->saved.fp8 = f->n, f->known = 1, f->at_work = 0;
     free(amax);
 }
@@ -139,13 +150,13 @@ void fp8_end(Run* run) {
 
 int fp8_multiply(const Model* m, LinearId id, int l, Fp8Tensor tensor, const void* x, Fp8Matmul p) {
     const Fp8* f = &m->ranks->fp8;
-    int at = number_of(m, id, l, tensor);
+    int at = number_of(m, id, l, tensor), known = f->known && f->amaxes[at] > 0;
     if (!f->at_work) return 0;
-    m->k->ranks->quantize(f->known ? f->operand : NULL, f->amax + at, x, f->scales + 2 * at, 0, p.N, p.K, m->s);
+    m->k->ranks->quantize(known ? f->operand : NULL, f->amax + at, x, f->scales + 2 * at, 0, p.N, p.K, m->s);
     p.x = f->operand, p.x_unit = f->scales + 2 * at + 1;
     p.w = copies_of(m, id, l) + (tensor == FP8_DOUT ? (size_t)p.K * (size_t)p.OC : 0);
     p.w_unit = f->scales + 2 * number_of(m, id, l, FP8_W) + 1;
     p.k = m->k, p.room = f->room;
-    if (f->known) m->k->ranks->matmul_fp8(&p, m->s);
-    return f->known;
+    if (known) m->k->ranks->matmul_fp8(&p, m->s);
+    return known;
 }

@@ -9,14 +9,19 @@
 // to the same number wherever it lies, and ranks differ by the order of sums alone.
 //
 //   W          scale = 448 / amax                    amax: its greatest magnitude when the step begins
-//   x, d_y     scale = 448 / (FP8_MARGIN amax)       amax: that of the step before, of all its rows on all ranks
+//   x, d_y     scale = 448 / (FP8_MARGIN amax)       amax: that of steps before, of all their rows on all ranks
 //
-// A step without one before it multiplies bf16; RunState.amaxes keeps them. W is quantised once a step, as it is and
-// transposed: both operands of a product are as long as its sum.
+// The amax of steps before is the last one's, or what is left of a greater one that fades, FP8_FADING a step: after a
+// step of small gradients those of the next would be cut off, and with them all below. A step of zeros changes nothing.
+// d_y is divided by the weight of a step's labels; amaxes are kept without it.
+//
+// A tensor without an amax yet is multiplied as bf16; RunState.amaxes keeps them. W is quantised once a step, as it is
+// and transposed: both operands of a product are as long as its sum.
 #pragma once
 #include "run/run.h"
 
-#define FP8_MARGIN 1.25f
+#define FP8_MARGIN 1.25
+#define FP8_FADING 0.8
 typedef enum Fp8Tensor { FP8_X, FP8_DOUT, FP8_W, FP8_TENSORS } Fp8Tensor;  // of a linear
 
 // Ends the program if options, or the widths of what this rank has, do not go with FP8.

@@ -44,6 +44,7 @@ enum { MOST_LAYER_GROUPS = 11 };  // divisors of a group's size, MOST_TP at most
 typedef struct Fp8 {
     int n, known, at_work;    // numbers, 0: linears multiply bf16; they are known of a step before; a step is at work
     float *amax, *scales;     // (n) of this rank's since they were asked for; (n,2) scale, unit
+    const double* amaxes;     // (n) of the steps before: RunState.amaxes; 0: no value was seen yet
     e4m3 *weights, *operand;  // copies of weights; (N, the widest) the activation or gradient at work
     bf16* room;               // Fp8Matmul.room
 } Fp8;
