@@ -52,10 +52,10 @@ void cudnn_lse(const CudnnPlan* p, float* ours, int Nq, cudaStream_t s) {
 #ifndef HAVE_CUDNN  // headers were missing when the program was built
 size_t cudnn_version;
 const int cudnn_headers = 0;
-int cudnn_plans(CudnnPlan*, const KernelLimits*, int, char*, Err err) {
-    return fail(err,
-                "this program was built without cuDNN's headers, or cudnn-frontend's; install both for developers and "
-                "build again, or use --device attention=own");
+int cudnn_plans(CudnnPlan*, const KernelLimits* limits, int, char*, Err err) {
+    return fail(
+        err, "built without the headers of cuDNN and cudnn-frontend%s",
+        limits->attention == ATTENTION_CUDNN ? "; install both and build again, or try --device attention=own" : "");
 }
 int cudnn_build(CudnnPlan*, const char*, Err) { return -1; }
 int cudnn_run(const CudnnPlan*, void*, const Attention*, cudaStream_t, Err) { return -1; }
