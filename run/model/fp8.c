@@ -140,7 +140,7 @@ void fp8_end(Run* run) {
     float* amax = find_greatest(run);
     for (int i = 0; i < f->n; i++) {
         double* kept = &run->books->saved.amaxes[i];
-        if (amax[i] > 0) *kept = fmax(amax[i] * divisor_of(run, i), FP8_FADING * *kept);
+        *kept = fmax(amax[i] * divisor_of(run, i), FP8_FADING * *kept);
     }
     run->books->saved.fp8 = f->n, f->known = 1, f->at_work = 0;
     free(amax);

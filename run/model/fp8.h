@@ -12,8 +12,8 @@
 //   x, d_y     scale = 448 / (FP8_MARGIN amax)       amax: that of steps before, of all their rows on all ranks
 //
 // The amax of steps before is the last one's, or what is left of a greater one that fades, FP8_FADING a step: after a
-// step of small gradients those of the next would be cut off, and with them all below. A step of zeros changes nothing.
-// d_y is divided by the weight of a step's labels; amaxes are kept without it.
+// step of small gradients, or none, those of the next would be cut off, and with them all below. d_y is divided by the
+// weight of a step's labels; amaxes are kept without it.
 //
 // A tensor without an amax yet is multiplied as bf16; RunState.amaxes keeps them. W is quantised once a step, as it is
 // and transposed: both operands of a product are as long as its sum.
