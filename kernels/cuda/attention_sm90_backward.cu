@@ -185,45 +185,33 @@ __device__ __forceinline__ void keep_gradients(bf16* to, const Operand& ds) {
     }
 }
 
-// A warp's 16 rows and 64 columns of dQ, in memory. The sum of all blocks is private to this kernel: a lane's four
-// values of 16 columns lie side by side.
-template <class Gradient>
-struct QueryGradient {
-    float* sum;  // the warp's first row, and stride
-    int ld_sum;
-    Gradient* dq;  // likewise
-    int ld_dq, rows, HS;
-};
-
 __device__ __forceinline__ void put_two(bf16* to, float x, float y) { *(unsigned*)to = pack_bf16(x, y); }
 __device__ __forceinline__ void put_two(float* to, float x, float y) {
     float2 old = *(float2*)to;
     *(float2*)to = make_float2(old.x + x, old.y + y);
 }
 
-// Brings a block's part in its turn, of which `first` and `last` are the first and the last one.
-template <class Gradient>
-__device__ __forceinline__ void bring(const QueryGradient<Gradient>& to, float (&d)[8][4], bool first, bool last,
-                                      float scale) {
+// Brings a warp's part of dQ, 16 rows and 64 columns, in the block's turn, of which `first` and `last` are the first and
+// the last one. The sum of all blocks is private to this kernel: a lane's four values of 16 columns lie side by side.
+template <int D, class Gradient>
+__device__ __forceinline__ void bring(float* sum, Gradient* dq, int ld_dq, int rows, int HS, float (&d)[8][4],
+                                      bool first, bool last, float scale) {
     int lane = (int)lane_index();
     UNROLL
     for (int i = 0; i < 8; i++) {
         int half = i / 4, n = i % 4 * 2, row = 8 * half + lane / 4;
-        if (row >= to.rows) continue;
-        float4* at = (float4*)(to.sum + (size_t)row * to.ld_sum + 8 * n + lane % 4 * 4);
+        if (row >= rows) continue;
+        float4* at = (float4*)(sum + row * D + 8 * n + lane % 4 * 4);
         float4 v = make_float4(d[n][2 * half], d[n][2 * half + 1], d[n + 1][2 * half], d[n + 1][2 * half + 1]);
         if (!last) {
             if (first) *at = v;
             else add_16((float*)at, v);
             continue;
         }
-        if (!first) {
-            float4 old = *at;
-            v = make_float4(old.x + v.x, old.y + v.y, old.z + v.z, old.w + v.w);
-        }
-        Gradient* dq = to.dq + (size_t)row * to.ld_dq + 8 * n + lane % 4 * 2;
-        if (8 * n < to.HS) put_two(dq, v.x * scale, v.y * scale);
-        if (8 * n + 8 < to.HS) put_two(dq + 8, v.z * scale, v.w * scale);
+        float4 old = first ? make_float4(0, 0, 0, 0) : *at;
+        Gradient* to = dq + (size_t)row * ld_dq + 8 * n + lane % 4 * 2;
+        if (8 * n < HS) put_two(to, (old.x + v.x) * scale, (old.y + v.y) * scale);
+        if (8 * n + 8 < HS) put_two(to + 8, (old.z + v.z) * scale, (old.w + v.w) * scale);
     }
 }
 
@@ -286,17 +274,13 @@ __device__ __forceinline__ void differentiate(const Results<Gradient>& to, const
             int n = MIN(QUERIES, walk.end - i), turn = walk.turn(i, n), row = row_of_dq + 16 * warp;
             size_t first = (size_t)h * a->Nq + t.other + i;  // of the tile, among all heads' queries
             int* count = to.turns + first * CONSUMERS + w;
-            QueryGradient<Gradient> part = {to.sum + (first + row) * D + column_of_dq,
-                                            D,
-                                            to.dq + (size_t)(t.other + i + row) * a->ld_dq + h * a->HS + column_of_dq,
-                                            a->ld_dq,
-                                            n - row,
-                                            a->HS - column_of_dq};
+            Gradient* to_dq = to.dq + (size_t)(t.other + i + row) * a->ld_dq + h * a->HS + column_of_dq;
             if (turn > 0) {
                 if (threadIdx.x % WARPGROUP == 0) wait_for_turn(count, turn);
                 named_barrier_sync(ALONE + w, WARPGROUP);
             }
-            bring(part, dq, turn == 0, walk.block == 0, a->scale);
+            bring<D>(to.sum + (first + row) * D + column_of_dq, to_dq, a->ld_dq, n - row, a->HS - column_of_dq, dq,
+                     turn == 0, walk.block == 0, a->scale);
             named_barrier_sync(ALONE + w, WARPGROUP);
             if (threadIdx.x % WARPGROUP == 0) end_turn(count);
             wgmma_wait<0>();
