@@ -191,8 +191,9 @@ __device__ __forceinline__ void put_two(float* to, float x, float y) {
     *(float2*)to = make_float2(old.x + x, old.y + y);
 }
 
-// Brings a warp's part of dQ, 16 rows and 64 columns, in the block's turn, of which `first` and `last` are the first and
-// the last one. The sum of all blocks is private to this kernel: a lane's four values of 16 columns lie side by side.
+// Brings a warp's part of dQ, 16 rows and 64 columns, in the block's turn, of which `first` and `last` are the first
+// and the last one. The sum of all blocks is private to this kernel: a lane's four values of 16 columns lie side by
+// side.
 template <int D, class Gradient>
 __device__ __forceinline__ void bring(float* sum, Gradient* dq, int ld_dq, int rows, int HS, float (&d)[8][4],
                                       bool first, bool last, float scale) {
