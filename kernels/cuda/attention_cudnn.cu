@@ -54,7 +54,7 @@ size_t cudnn_version;
 const int cudnn_headers = 0;
 int cudnn_plans(CudnnPlan*, const KernelLimits* limits, int, char*, Err err) {
     return fail(
-        err, "built without the headers of cuDNN and cudnn-frontend%s",
+        err, "this program was built without the headers of cuDNN and cudnn-frontend%s",
         limits->attention == ATTENTION_CUDNN ? "; install both and build again, or try --device attention=own" : "");
 }
 int cudnn_build(CudnnPlan*, const char*, Err) { return -1; }
