@@ -38,6 +38,7 @@ struct Sync {
     Barriers k, v;
     uint64_t q_full, edge;
 };
+static_assert(sizeof(Sync) <= SYNC_BYTES, "barriers have room");
 
 // What a block has in shared memory: tiles of Q, one of 64 rows after another, the stages of K, and those of V.
 template <int D>

@@ -46,6 +46,7 @@ struct Sync {
     Barriers q, dout;
     uint64_t keys_full, edge;
 };
+static_assert(sizeof(Sync) <= SYNC_BYTES && STAGES >= 2, "barriers have room; dS is written while the last is read");
 
 // What a block has in shared memory; of Q, dO, dS and the statistics of queries there are STAGES.
 template <int D>

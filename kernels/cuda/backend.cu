@@ -240,7 +240,7 @@ static int open_cuda(const KernelLimits* limits, Err err) {
     } else if (!cuda_matmul_open(err)) {
         AttentionKernels asked = limits->attention;
         int tries_wgmma = asked == ATTENTION_WGMMA || (asked == ATTENTION_AUTO && cuda.major == 9);
-        cuda.wgmma = 0;
+        wgmmas_words[0] = 0, cuda.wgmma = 0;  // in a trial our own are those of mma.sync
         cuda.wgmma = tries_wgmma && !cuda_wgmma_open(limits, wgmmas_words);
         use_cudnn = (asked == ATTENTION_AUTO || asked == ATTENTION_CUDNN) && !cuda_cudnn_open(limits, cudnns_words);
         if ((use_cudnn || asked != ATTENTION_CUDNN) && (cuda.wgmma || asked != ATTENTION_WGMMA)) return 0;
